@@ -1,0 +1,128 @@
+"""Configuration of a server process: plain frozen values, built once from the flag table in `mlxcel.cli.flags`.
+
+Nothing here parses, validates against a model, or reads the environment; that is the flag table's work. Every
+room of the package may import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model to load and where models are kept."""
+
+    model: str | None = None
+    """Catalogue name, directory, `.gguf` file, `owner/name` or bare name."""
+    alias: tuple[str, ...] = ()
+    """Names the API reports; the first is the served id. Empty: derived from the model."""
+    store_root: Path | None = None
+    """Model store; None: `MLXCEL_MODELS_DIR`, else `MLXCEL_CACHE_DIR/models`, else `~/.cache/mlxcel/models`."""
+    revision: str | None = None
+    hf_token: str | None = field(default=None, repr=False)
+    offline: bool = False
+    """Never download anything."""
+    device: str = "auto"
+    """`auto`, `gpu`, `metal` or `cpu`."""
+    warmup: bool = True
+    """Run one token through the model before reporting ready."""
+    chat_template: str | None = None
+    """Jinja source that replaces the checkpoint's template."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Server-wide defaults for template variables; a request's values win per key."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """Where the server listens and whom it lets in."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0: a free port chosen by the system."""
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_prefix: str = ""
+    timeout: int = 3600
+    """Seconds an idle keep-alive connection may stay open."""
+    sse_ping_interval: float = 30.0
+    """Seconds between SSE keep-alive comments; -1: none."""
+    cors_origins: tuple[str, ...] = ("*",)
+    cors_methods: str = "GET, POST, OPTIONS"
+    cors_headers: str = "*"
+    cors_credentials: bool = False
+    max_body_bytes: int = 2 * 1024 * 1024
+    """Largest JSON request body; above it the answer is 413."""
+    ssl_cert_file: Path | None = None
+    ssl_key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Slots, context and scheduling."""
+
+    ctx_size: int = 0
+    """Tokens of context shared by all slots; 0: the model's window for every slot."""
+    parallel: int = 4
+    """Decode slots."""
+    max_batch_size: int | None = None
+    """Widest decode batch; None: `parallel`. The context is divided by this number."""
+    max_queue_depth: int = 32
+    """Requests that may wait for a slot before the server answers 503."""
+    prefill_chunk_size: int | None = None
+    """Prompt tokens per prefill step; 0: the whole prompt at once; None: 2048 on a GPU, 512 on a CPU."""
+    prefill_grant_interval: int = 16
+    """Decode steps between two chunks of a parked prefill; 0: decode until the batch drains."""
+    n_predict: int = -1
+    """Default generation budget when a request names none; -1: the rest of the context."""
+    no_cont_batching: bool = False
+    """True: one sequence at a time."""
+
+    @property
+    def slots(self) -> int:
+        """Number of sequences decoded together."""
+        if self.no_cont_batching:
+            return 1
+        return self.max_batch_size or self.parallel
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """Server-wide sampling values. None: not set on the command line, so the checkpoint's
+    `generation_config.json` and then the built-in default apply."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    repetition_context_size: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Where log lines go and how many."""
+
+    verbosity: int = 3
+    """0-1 error, 2 warning, 3 info, 4 and more debug."""
+    file: Path | None = None
+    disable: bool = False
+    colors: str = "auto"
+    prefix: bool = True
+    timestamps: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Everything a server process needs to know."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+    log: LogConfig = field(default_factory=LogConfig)

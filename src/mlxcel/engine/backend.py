@@ -1,0 +1,107 @@
+"""The seam between scheduling and a model: what the worker thread asks for, and what it is told after loading.
+
+`mlxcel.engine.runner.MlxBackend` is the real one. Tests put a scripted one behind the same methods, so that
+everything above it (scheduler, worker, text, HTTP) runs as in production.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Logits = npt.NDArray[np.float32]
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back, without any model framework behind it."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Every id that ends a generation."""
+        ...
+
+    def encode(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """Ids of `text`.
+
+        add_special: let the tokenizer add its own BOS/EOS, as for a raw prompt.
+        parse_special: read the spelling of a special token inside `text` as that token.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids` with special tokens left out; bytes that are not UTF-8 become U+FFFD."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes a token adds to the output; empty for special tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is known once a model is loaded."""
+
+    name: str
+    """The id the API reports."""
+    tokenizer: Tokenizer
+    context_window: int
+    """Tokens the model was made for."""
+    chat_template: str | None
+    """Jinja source, or None when the checkpoint has no template."""
+    special_tokens: Mapping[str, str] = field(default_factory=dict[str, str])
+    """`bos_token`, `eos_token` and other names that templates use, to their text."""
+    generation_defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The checkpoint's `generation_config.json`, as far as it names sampling fields."""
+    architecture: str = ""
+    """The checkpoint's `model_type`."""
+    device: str = "cpu"
+    kernels: str = ""
+    """Which kernel path runs, for people."""
+    weight_bytes: int = 0
+    can_batch: bool = True
+    """False when the model's caches cannot be merged into a batch; the engine then uses one slot."""
+
+
+class Backend(Protocol):
+    """A loaded model. Every method is called on the one worker thread.
+
+    Rows: `prefill` works on a sequence of its own, named by `key`; `join` appends it to the decode batch as the
+    last row; `decode` runs all rows in order; `leave` keeps only the rows named.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def prefill(self, key: int, tokens: Sequence[int]) -> None:
+        """Append `tokens` to the cache of the sequence `key` (created empty when new)."""
+        ...
+
+    def join(self, key: int) -> None:
+        """Move the sequence `key` into the decode batch as its last row."""
+        ...
+
+    def discard(self, key: int) -> None:
+        """Forget a sequence that has not joined; unknown keys are ignored."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> Logits:
+        """Append one token to each row and return the next-token logits, float32 [rows, vocabulary].
+
+        The array is valid until the next call.
+        """
+        ...
+
+    def leave(self, keep: Sequence[int]) -> None:
+        """Keep only the rows at the positions `keep`, in that order."""
+        ...
+
+    def reset(self) -> None:
+        """Drop every row and every pending sequence, after a failed step."""
+        ...

@@ -1,0 +1,222 @@
+"""The handle that the front ends hold: submit requests, read their events, ask for numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mlxcel.config import EngineConfig
+from mlxcel.engine.backend import Backend, ModelInfo
+from mlxcel.engine.errors import BadConfig, Busy, ContextOverflow, Dead, Loading
+from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
+from mlxcel.engine.generation import Generation
+from mlxcel.engine.request import GenerationRequest
+from mlxcel.engine.scheduler import Scheduler
+from mlxcel.engine.sequence import Sequence as EngineSequence
+from mlxcel.engine.worker import Worker
+
+MIN_SLOT_CONTEXT = 512
+PREFILL_CHUNK = {"cpu": 512}
+DEFAULT_PREFILL_CHUNK = 2048
+
+
+class EngineState(enum.Enum):
+    """Life of an engine."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """Numbers for `/health`; exact at rest, and at most one step old under load."""
+
+    active_sequences: int
+    queue_depth: int
+    max_batch_size: int
+    sequences_started: int
+    sequences_completed: int
+    total_prefill_tokens: int
+    total_decode_tokens: int
+    decode_steps_processed: int
+    prefill_chunks_processed: int
+    current_batch_size: int
+    cache_pool_active: int
+
+
+class Engine:
+    """One model, one worker thread, one event loop.
+
+    config: slots, context, scheduling. Raises BadConfig when a slot would get too little context.
+    load: makes the backend; called on the worker thread.
+    """
+
+    def __init__(self, config: EngineConfig, load: Callable[[], Backend]) -> None:
+        if config.ctx_size > 0 and config.ctx_size // config.slots < MIN_SLOT_CONTEXT:
+            raise BadConfig(
+                f"a context of {config.ctx_size} tokens leaves {config.ctx_size // config.slots} for each of "
+                f"{config.slots} slots; at least {MIN_SLOT_CONTEXT} are needed (raise --ctx-size or lower --parallel)"
+            )
+        self._config = config
+        self._load = load
+        self._info: ModelInfo | None = None
+        self._slots = config.slots
+        self._failure: BaseException | None = None
+        self._closing = False
+        self._keys = itertools.count()
+        self._in_flight = 0
+        self._in_flight_lock = threading.Lock()
+        self._live: weakref.WeakSet[Generation] = weakref.WeakSet()
+        self._worker = Worker(self._prepare, post=self._post, released=self._released, died=self._died)
+
+    def start(self) -> None:
+        """Start the worker thread, which loads the model first. Call it inside the event loop that reads events."""
+        self._loop = asyncio.get_running_loop()
+        self._settled = asyncio.Event()
+        self._worker.start()
+
+    async def wait_ready(self) -> ModelInfo:
+        """Wait until the model is loaded. Raises what loading raised."""
+        await self._settled.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self.info
+
+    @property
+    def state(self) -> EngineState:
+        """LOADING until the model is there, DEAD once the worker has ended."""
+        if self._failure is not None or (self._info is not None and not self._worker.is_alive()):
+            return EngineState.DEAD
+        return EngineState.LOADING if self._info is None else EngineState.READY
+
+    @property
+    def info(self) -> ModelInfo:
+        """The loaded model. Raises Loading or Dead when there is none."""
+        state = self.state
+        if state is EngineState.DEAD:
+            raise Dead(str(self._failure or ""))
+        if self._info is None:
+            raise Loading
+        return self._info
+
+    @property
+    def slots(self) -> int:
+        """Decode slots; 1 when the model's caches cannot be batched."""
+        return self._slots
+
+    @property
+    def slot_context(self) -> int:
+        """Tokens each slot has for prompt and generation together. Raises Loading or Dead."""
+        window = self.info.context_window
+        if self._config.ctx_size <= 0:
+            return window
+        return min(window, self._config.ctx_size // self._slots)
+
+    def submit(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """Queue all of `requests` or none (event-loop thread only).
+
+        Raises Loading, Dead, ContextOverflow (a prompt leaves no room for a single token in a slot) or Busy (too
+        little room in the queue), before anything is queued.
+        """
+        info, context = self.info, self.slot_context
+        if self._closing:
+            raise Dead("the server is shutting down")
+        for request in requests:
+            if len(request.prompt) >= context:
+                raise ContextOverflow(len(request.prompt), context)
+        with self._in_flight_lock:
+            if self._in_flight + len(requests) > self._slots + self._config.max_queue_depth:
+                raise Busy
+            self._in_flight += len(requests)
+        return [self._start(request, info, context) for request in requests]
+
+    def snapshot(self) -> EngineSnapshot:
+        """Current numbers (any thread)."""
+        counters = self._worker.counters
+        return EngineSnapshot(
+            active_sequences=counters.active,
+            queue_depth=max(0, self._in_flight - counters.active),
+            max_batch_size=self._slots,
+            sequences_started=counters.started,
+            sequences_completed=counters.completed,
+            total_prefill_tokens=counters.prefill_tokens,
+            total_decode_tokens=counters.decode_tokens,
+            decode_steps_processed=counters.decode_steps,
+            prefill_chunks_processed=counters.prefill_chunks,
+            current_batch_size=counters.rows,
+            cache_pool_active=counters.active,
+        )
+
+    async def close(self, drain: float = 0.0) -> None:
+        """Refuse new work, let running sequences end for at most `drain` seconds, then stop the worker."""
+        self._closing = True
+        deadline = time.monotonic() + drain
+        while self._in_flight and time.monotonic() < deadline and self.state is EngineState.READY:
+            await asyncio.sleep(0.02)
+        self._worker.stop()
+        if self._worker.is_alive():
+            await asyncio.to_thread(self._worker.join)
+        self._end_live("the server is shutting down")
+
+    def _start(self, request: GenerationRequest, info: ModelInfo, context: int) -> Generation:
+        generation = Generation(request)
+        room = context - len(request.prompt)
+        budget = room if request.max_tokens is None else min(room, request.max_tokens)
+        self._live.add(generation)
+        self._worker.submit(EngineSequence(next(self._keys), request, generation, info.tokenizer, budget))
+        return generation
+
+    # On the worker thread.
+
+    def _prepare(self) -> tuple[Backend, Scheduler]:
+        backend = self._load()
+        info = backend.info
+        if not info.can_batch:
+            self._slots = 1
+        chunk = self._config.prefill_chunk_size
+        if chunk is None:
+            chunk = PREFILL_CHUNK.get(info.device, DEFAULT_PREFILL_CHUNK)
+        self._info = info
+        self._on_loop(self._settled.set)
+        return backend, Scheduler(slots=self._slots, chunk=chunk, grant_interval=self._config.prefill_grant_interval)
+
+    def _post(self, events: list[tuple[Generation, Event]]) -> None:
+        self._on_loop(self._deliver, events)
+
+    def _released(self) -> None:
+        with self._in_flight_lock:
+            self._in_flight -= 1
+
+    def _died(self, cause: BaseException) -> None:
+        self._failure = cause
+        self._on_loop(self._settled.set)
+        self._on_loop(self._end_live, str(Dead(str(cause))))
+
+    def _on_loop(self, call: Callable[..., object], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(call, *args)
+
+    # On the event loop.
+
+    def _deliver(self, events: list[tuple[Generation, Event]]) -> None:
+        for generation, event in events:
+            if isinstance(event, Finished):
+                self._live.discard(generation)
+            generation.deliver(event)
+
+    def _end_live(self, message: str) -> None:
+        """Nothing more will come for the sequences that are still open: say so, or their readers would hang."""
+        for generation in list(self._live):
+            usage = Usage(len(generation.request.prompt), 0)
+            generation.deliver(
+                Finished(FinishReason.ERROR, StopKind.NONE, usage, Timings(0.0, 0.0, 0.0), message=message)
+            )
+        self._live.clear()

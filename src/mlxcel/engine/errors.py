@@ -1,0 +1,43 @@
+"""Why the engine refuses a request. The API ring turns each class into one HTTP answer."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of everything the engine refuses with."""
+
+
+class Busy(EngineError):
+    """Every slot and every queue place is taken."""
+
+    def __init__(self) -> None:
+        super().__init__("All slots are busy. Please try again later.")
+
+
+class Loading(EngineError):
+    """The model is still being loaded."""
+
+    def __init__(self) -> None:
+        super().__init__("The model is still loading. Please try again later.")
+
+
+class Dead(EngineError):
+    """The worker thread has ended; nothing will be generated until a restart."""
+
+    def __init__(self, cause: str = "") -> None:
+        super().__init__("The model worker has exited" + (f": {cause}" if cause else "."))
+
+
+class ContextOverflow(EngineError):
+    """The prompt does not fit the context of a slot."""
+
+    def __init__(self, prompt_tokens: int, context: int) -> None:
+        super().__init__(
+            f"prompt is too long: {prompt_tokens} tokens, while the context of this server holds {context}"
+        )
+        self.prompt_tokens = prompt_tokens
+        self.context = context
+
+
+class BadConfig(EngineError):
+    """The engine cannot run as configured; the message says why. Raised before anything is loaded."""

@@ -1,0 +1,107 @@
+"""One sequence in the engine: everything a row of the batch carries, and nothing that rows share."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from mlxcel.engine.backend import Logits, Tokenizer
+from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
+from mlxcel.engine.request import GenerationRequest
+from mlxcel.engine.sampling.chain import Sampler
+from mlxcel.engine.sampling.logprobs import token_logprob
+from mlxcel.engine.text import TextState
+
+if TYPE_CHECKING:
+    from mlxcel.engine.generation import Generation
+
+
+class Sequence:
+    """State of one request between submission and its last event. Touched by the worker thread only.
+
+    key: number that is unique in the process; the backend knows the sequence by it.
+    budget: tokens that may be generated, already limited by the context.
+    """
+
+    def __init__(
+        self, key: int, request: GenerationRequest, generation: Generation, tokenizer: Tokenizer, budget: int
+    ) -> None:
+        self.key = key
+        self.request = request
+        self.generation = generation
+        self.prefilled = 0
+        self._tokenizer = tokenizer
+        self._budget = budget
+        self._sampler = Sampler(request.sampling, request.prompt)
+        self._text = TextState(tokenizer, request.stop)
+        self._generated = 0
+        self._next_input = request.prompt[-1]
+        self._submitted = time.monotonic()
+        self._started = self._submitted
+        self._first_token: float | None = None
+
+    @property
+    def prefill_length(self) -> int:
+        """Tokens to prefill: all of the prompt but its last token, which is the first input of decoding."""
+        return len(self.request.prompt) - 1
+
+    @property
+    def next_input(self) -> int:
+        """The token the next decode step takes."""
+        return self._next_input
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far, end token not counted."""
+        return self._generated
+
+    @property
+    def exhausted(self) -> bool:
+        """True when nothing (more) may be generated."""
+        return self._generated >= self._budget
+
+    def start(self) -> None:
+        """Note that prefill begins now."""
+        self._started = time.monotonic()
+
+    def advance(self, logits: Logits) -> list[Event]:
+        """Take the next token from `logits` (float32 [vocabulary]); events end with `Finished` when it was the last.
+
+        Order of the tests: end token, stop string, budget.
+        """
+        token = self._sampler.sample(logits)
+        if self._first_token is None:
+            self._first_token = time.monotonic()
+        if token in self._tokenizer.eos_token_ids:
+            return self.finish(FinishReason.STOP, StopKind.EOS)
+        self._generated += 1
+        self._next_input = token
+        wanted = self.request.logprobs
+        entry = None if wanted is None else token_logprob(logits, token, wanted, self._tokenizer)
+        piece = self._text.push(token, entry)
+        events: list[Event] = [] if piece is None else [piece]
+        if self._text.matched is not None:
+            return [*events, self._finished(FinishReason.STOP, StopKind.WORD)]
+        if self.exhausted:
+            return [*events, *self.finish(FinishReason.LENGTH, StopKind.LIMIT)]
+        return events
+
+    def finish(self, reason: FinishReason, kind: StopKind, message: str | None = None) -> list[Event]:
+        """The last events: text that was held back, then `Finished`."""
+        piece = self._text.finish()
+        events: list[Event] = [] if piece is None else [piece]
+        if self._text.matched is not None and reason is not FinishReason.ERROR:
+            reason, kind = FinishReason.STOP, StopKind.WORD
+        return [*events, self._finished(reason, kind, message)]
+
+    def _finished(self, reason: FinishReason, kind: StopKind, message: str | None = None) -> Finished:
+        now = time.monotonic()
+        first = self._first_token or now
+        return Finished(
+            reason=reason,
+            kind=kind,
+            usage=Usage(len(self.request.prompt), self._generated),
+            timings=Timings(self._started - self._submitted, first - self._started, now - first),
+            stop_string=self._text.matched,
+            message=message,
+        )
