@@ -1,5 +1,8 @@
 """A model on MLX behind the `Backend` seam. Made and used on the worker thread only."""
 
+# mlx's calls carry no or partial annotations.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import logging
@@ -111,7 +114,7 @@ def load_backend(path: Path, name: str, config: ServerConfig) -> MlxBackend:
         name=name,
         tokenizer=loaded.tokenizer,
         context_window=loaded.context_window,
-        chat_template=config.model.chat_template or loaded.chat_template,
+        chat_template=loaded.chat_template,
         special_tokens=loaded.special_tokens,
         generation_defaults=loaded.generation_defaults,
         architecture=loaded.architecture,

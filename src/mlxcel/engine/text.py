@@ -14,6 +14,31 @@ from mlxcel.engine.backend import Tokenizer
 from mlxcel.engine.events import TextPiece, TokenLogprob
 
 
+class _Needle:
+    """Progress of one stop string through a text (Knuth, Morris and Pratt 1977): constant work a character."""
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.matched = 0
+        """Length of the longest beginning of `stop` that the text so far ends with."""
+        self._fallback = [0] * (len(stop) + 1)  # for each length: that of the longest shorter beginning it ends with
+        for end in range(1, len(stop)):
+            self._fallback[end + 1] = self._next(self._fallback[end], stop[end])
+
+    def find_end(self, text: str) -> int | None:
+        """Read on through `text` up to the first complete match, and say where it ends."""
+        for position, character in enumerate(text):
+            self.matched = self._next(self.matched, character)
+            if self.matched == len(self.stop):
+                return position + 1
+        return None
+
+    def _next(self, matched: int, character: str) -> int:
+        while matched and self.stop[matched] != character:
+            matched = self._fallback[matched]
+        return matched + (self.stop[matched] == character)
+
+
 class StopMatcher:
     """Finds the first of several stop strings in a text that arrives in pieces.
 
@@ -23,49 +48,47 @@ class StopMatcher:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(dict.fromkeys(stop for stop in stops if stop))
+        self._needles = {index: _Needle(stop) for index, stop in enumerate(stops) if stop}
         self._held = ""
+        self._end = 0  # characters taken in
+        self._found: tuple[int, int, str] | None = None  # best complete match: position, list index, stop string
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """Take the next piece and return what is now certain to be shown. Sets `matched` when a stop string was met."""
-        if not self._stops:
+        """Take the next piece; return what is now certain to be shown. Sets `matched` when a stop string was met."""
+        if not self._needles:
             return text
-        buffer = self._held + text
-        found = self._best_match(buffer)
-        pending = self._best_pending(buffer)
-        if found is not None and (pending is None or found < pending):
-            return self._stop_at(buffer, found)
-        keep = len(buffer) if pending is None else pending[0]
-        self._held = buffer[keep:]
-        return buffer[:keep]
+        for index, needle in list(self._needles.items()):
+            end = needle.find_end(text)
+            if end is not None:
+                found = (self._end + end - len(needle.stop), index, needle.stop)
+                self._found = min(found, self._found or found)
+                del self._needles[index]  # its later occurrences cannot be better
+        self._held += text
+        self._end += len(text)
+        pending = min(
+            ((self._end - needle.matched, index) for index, needle in self._needles.items() if needle.matched),
+            default=None,
+        )
+        if self._found is not None and (pending is None or self._found[:2] < pending):
+            return self._stop(self._found)
+        return self._release(self._end if pending is None else pending[0])
 
     def flush(self) -> str:
         """End of the text: return what was held back, up to a match that was still waiting for a better one."""
-        buffer, self._held = self._held, ""
-        found = self._best_match(buffer)
-        return buffer if found is None else self._stop_at(buffer, found)
+        return self._release(self._end) if self._found is None else self._stop(self._found)
 
-    def _stop_at(self, buffer: str, found: tuple[int, int]) -> str:
-        position, index = found
-        self.matched = self._stops[index]
+    def _stop(self, found: tuple[int, int, str]) -> str:
+        position, _, self.matched = found
+        shown = self._release(position)
         self._held = ""
-        return buffer[:position]
+        return shown
 
-    def _best_match(self, buffer: str) -> tuple[int, int] | None:
-        """(position, list index) of the best complete occurrence."""
-        found = [(position, index) for index, stop in enumerate(self._stops) if (position := buffer.find(stop)) >= 0]
-        return min(found, default=None)
-
-    def _best_pending(self, buffer: str) -> tuple[int, int] | None:
-        """(position, list index) of the earliest stop string that has begun at the end of the buffer."""
-        pending: list[tuple[int, int]] = []
-        for index, stop in enumerate(self._stops):
-            for position in range(max(0, len(buffer) - len(stop) + 1), len(buffer)):
-                if stop.startswith(buffer[position:]):
-                    pending.append((position, index))
-                    break
-        return min(pending, default=None)
+    def _release(self, position: int) -> str:
+        """Take the held text up to `position`."""
+        count = len(self._held) - (self._end - position)
+        shown, self._held = self._held[:count], self._held[count:]
+        return shown
 
 
 class TextState:

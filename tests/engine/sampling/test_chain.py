@@ -108,7 +108,7 @@ def test_greedy_takes_the_best(params: SamplingParams) -> None:
 
 def test_a_tiny_temperature_is_nearly_greedy() -> None:
     row = np.array([0.0, 1e30, -1e30, 3.0], np.float32)
-    assert Sampler(SamplingParams(temperature=1e-30, top_k=0), ()).sample(row) == 1
+    assert Sampler(SamplingParams(temperature=1e-300, top_k=0), ()).sample(row) == 1
 
 
 def test_top_k_of_the_vocabulary_size_is_top_k_off() -> None:

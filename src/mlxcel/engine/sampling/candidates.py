@@ -49,5 +49,6 @@ class Candidates:
         """Softmax of `logits / temperature` over the candidates, float64 [n]. `-inf` logits get exactly 0."""
         # Shifted before the division, so that a tiny temperature cannot overflow.
         shifted = self.logits.astype(np.float64) - float(self.logits.max())
-        weights = np.exp(shifted / temperature)
+        with np.errstate(over="ignore"):  # far below the best: -inf, and so probability 0, is right
+            weights = np.exp(shifted / temperature)
         return weights / weights.sum()

@@ -1,0 +1,66 @@
+"""The ASGI application: routes, and what stands in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from mlxcel.api.auth import KeyAuth
+from mlxcel.api.cors import Cors
+from mlxcel.api.errors import ErrorBoundary, answer_routing_error
+from mlxcel.api.openai.chat import chat_completions
+from mlxcel.api.openai.completions import completions
+from mlxcel.api.ops.health import health
+from mlxcel.api.ops.models import models
+from mlxcel.api.state import AppState
+from mlxcel.config import ServerConfig
+from mlxcel.engine.engine import Engine
+
+Handler = Callable[[AppState, Request], Awaitable[ASGIApp]]
+
+ROUTES: tuple[tuple[str, Handler, tuple[str, ...]], ...] = (
+    ("GET", health, ("/", "/health", "/v1/health")),
+    ("GET", models, ("/v1/models", "/models")),
+    ("POST", chat_completions, ("/v1/chat/completions", "/chat/completions")),
+    ("POST", completions, ("/v1/completions",)),
+)
+"""Method, handler, and the paths it is served under."""
+
+
+def create_app(engine: Engine, config: ServerConfig) -> ASGIApp:
+    """The HTTP application in front of `engine`, which somebody else starts and closes.
+
+    It answers in every state of the engine: while the model is loading, and after the worker has died.
+    """
+    state = AppState(engine, config)
+    network = config.network
+    prefix = "/" + network.api_prefix.strip("/") if network.api_prefix.strip("/") else ""
+    app = Starlette(
+        routes=[
+            Route(prefix + path, _bind(handler, state), methods=[method])
+            for method, handler, paths in ROUTES
+            for path in paths
+        ],
+        middleware=[
+            Middleware(Cors, network),
+            Middleware(ErrorBoundary),
+            Middleware(KeyAuth, network.api_keys),
+        ],
+        exception_handlers={HTTPException: answer_routing_error},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _bind(handler: Handler, state: AppState) -> Callable[[Request], Awaitable[Any]]:
+    async def endpoint(request: Request) -> ASGIApp:
+        return await handler(state, request)
+
+    return endpoint

@@ -1,0 +1,1 @@
+"""The OpenAI wire format: chat completions and text completions."""

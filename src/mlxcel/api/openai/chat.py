@@ -1,0 +1,50 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+import msgspec
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from mlxcel.api.body import read_json
+from mlxcel.api.errors import invalid
+from mlxcel.api.openai import unserved
+from mlxcel.api.openai.generate import answer, choice_count, submit
+from mlxcel.api.openai.messages import check_input, check_media, plain_messages
+from mlxcel.api.openai.schema import ChatRequest
+from mlxcel.api.openai.wire import ChatWire
+from mlxcel.api.state import AppState, ServedModel
+from mlxcel.chat.kwargs import request_kwargs
+
+_DECODER = msgspec.json.Decoder(ChatRequest)
+
+
+async def chat_completions(state: AppState, request: Request) -> ASGIApp:
+    """Answer one chat request. All refusals come before the first byte of a stream."""
+    chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
+    _check(chat)
+    model = state.model()
+    choice_count(state, chat)
+    # Long conversations take a while to render and tokenise; other streams must not wait for them.
+    prompt = await anyio.to_thread.run_sync(_build_prompt, model, chat, limiter=state.prompt_threads)
+    logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
+    generations = submit(state, model, request.headers, chat, prompt, logprobs)
+    wire = ChatWire(model.info.name, logprobs is not None)
+    return await answer(state, request, chat, generations, wire)
+
+
+def _check(chat: ChatRequest) -> None:
+    """What can be refused without a model. Raises ApiError."""
+    check_input(chat.messages)
+    if chat.top_logprobs is not None and not chat.logprobs:
+        raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
+    check_media(chat.messages)
+    unserved.check_tools(chat)
+    unserved.check_fields(chat)
+    unserved.check_response_format(chat)
+
+
+def _build_prompt(model: ServedModel, chat: ChatRequest) -> tuple[int, ...]:
+    kwargs = request_kwargs(chat.chat_template_kwargs, chat.extra_body, chat.preserve_thinking, chat.reasoning_effort)
+    return model.prompts.chat(plain_messages(chat.messages), kwargs=kwargs)

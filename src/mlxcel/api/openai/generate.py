@@ -1,0 +1,133 @@
+"""From a checked request and its prompt to the answer, streamed or whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from mlxcel.api.connection import ClientGone, cancel_on_disconnect
+from mlxcel.api.errors import generation_failed, invalid
+from mlxcel.api.openai.sampling import resolve_max_tokens, resolve_sampling, with_choice_seed
+from mlxcel.api.openai.schema import GenerationFields
+from mlxcel.api.openai.wire import Choice, Usage, Wire
+from mlxcel.api.sse import EventStream, SseWriter
+from mlxcel.api.state import AppState, ServedModel
+from mlxcel.engine.engine import EngineState
+from mlxcel.engine.errors import Dead
+from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
+from mlxcel.engine.generation import Generation
+from mlxcel.engine.request import GenerationRequest, Priority
+
+
+def choice_count(state: AppState, fields: GenerationFields) -> int:
+    """`n`, which the slots must be able to run together. Raises ApiError 400."""
+    n, slots = fields.n or 1, state.engine.slots
+    if n > slots:
+        raise invalid(f"n must be between 1 and {slots}, the number of slots of this server", "n")
+    return n
+
+
+def submit(
+    state: AppState,
+    model: ServedModel,
+    headers: Headers,
+    fields: GenerationFields,
+    prompt: tuple[int, ...],
+    logprobs: int | None,
+) -> list[Generation]:
+    """Queue one generation per choice. Raises what `Engine.submit` raises."""
+    sampling = resolve_sampling(fields, model.sampling)
+    max_tokens = resolve_max_tokens(fields, state.config.engine)
+    priority = read_priority(headers)
+    return state.engine.submit(
+        [
+            GenerationRequest(
+                prompt,
+                with_choice_seed(sampling, index),
+                max_tokens=max_tokens,
+                stop=fields.stop_strings,
+                logprobs=logprobs,
+                priority=priority,
+            )
+            for index in range(choice_count(state, fields))
+        ]
+    )
+
+
+def read_priority(headers: Headers) -> Priority:
+    """The class named by `X-Priority`; normal for anything unknown."""
+    return Priority.__members__.get(headers.get("x-priority", "").strip().upper(), Priority.NORMAL)
+
+
+async def answer(
+    state: AppState, request: Request, fields: GenerationFields, generations: list[Generation], wire: Wire
+) -> ASGIApp:
+    """The response to `fields`, made of `generations`. Raises ApiError 500, Dead, ClientGone."""
+    if fields.stream:
+        stream = _Stream(generations, wire, fields.wants_usage)
+        return EventStream(generations, stream.produce, state.config.network.sse_ping_interval)
+    async with cancel_on_disconnect(request.receive, generations):
+        choices = [await _collect(generation) for generation in generations]
+    if any(choice.finished.reason is FinishReason.ERROR for choice in choices):
+        raise Dead if state.engine.state is EngineState.DEAD else generation_failed()
+    body = wire.whole(choices, _total([choice.finished for choice in choices]))
+    return Response(body, media_type="application/json")
+
+
+async def _collect(generation: Generation) -> Choice:
+    texts: list[str] = []
+    logprobs: list[TokenLogprob] = []
+    async for event in generation:
+        if isinstance(event, Finished):
+            return Choice("".join(texts), logprobs, event)
+        texts.append(event.text)
+        logprobs += event.logprobs
+    raise ClientGone
+
+
+class _Stream:
+    """Writes generations that run side by side into one event stream."""
+
+    def __init__(self, generations: Sequence[Generation], wire: Wire, wants_usage: bool) -> None:
+        self._generations = generations
+        self._wire = wire
+        self._wants_usage = wants_usage
+
+    async def produce(self, writer: SseWriter) -> None:
+        for index in range(len(self._generations)):
+            opening = self._wire.opening(index)
+            if opening is not None:
+                writer.data(opening)
+        await writer.flush()
+        relays = [self._relay(index, writer) for index in range(len(self._generations))]
+        finished = [await relays[0]] if len(relays) == 1 else await asyncio.gather(*relays)
+        failed = any(end.reason is FinishReason.ERROR for end in finished)
+        if self._wants_usage and not failed:
+            writer.data(self._wire.usage(_total(finished)))
+        writer.data(b"[DONE]")
+
+    async def _relay(self, index: int, writer: SseWriter) -> Finished:
+        """Write the chunks of one choice; what is ready together is sent together."""
+        generation = self._generations[index]
+        async for event in generation:
+            if isinstance(event, TextPiece):
+                writer.data(self._wire.piece(index, event))
+            else:
+                writer.data(self._wire.finish(index, event.reason))
+                await writer.flush()
+                return event
+            if not generation.ready:
+                await writer.flush()
+        raise ClientGone
+
+
+def _total(finished: Sequence[Finished]) -> Usage:
+    """Counts of all choices; they share one prompt."""
+    prompt = finished[0].usage.prompt_tokens
+    completion = sum(end.usage.completion_tokens for end in finished)
+    return Usage(prompt, completion, prompt + completion)

@@ -1,0 +1,219 @@
+"""Response bodies of both completion routes: the structs, and the two ways to write a generation in them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mlxcel.api.openai.logprobs import ChatLogprobs, LegacyFormatter, LegacyLogprobs, chat_logprobs
+from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
+
+
+class Usage(msgspec.Struct):
+    """Token counts over all choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Delta(msgspec.Struct):
+    """What a chat chunk adds."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class AssistantMessage(msgspec.Struct):
+    """The answer of a chat completion."""
+
+    role: Literal["assistant"]
+    content: str
+
+
+class ChatChunkChoice(msgspec.Struct):
+    """One choice of a chat chunk."""
+
+    index: int
+    delta: Delta
+    finish_reason: FinishReason | None = None
+    logprobs: ChatLogprobs | None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One choice of a chat completion."""
+
+    index: int
+    message: AssistantMessage
+    finish_reason: FinishReason
+    logprobs: ChatLogprobs | None
+
+
+class TextDelta(msgspec.Struct):
+    """The new text of a completion chunk, once more."""
+
+    text: str
+
+
+class TextChoice(msgspec.Struct):
+    """One choice of a text completion, whole or in part."""
+
+    index: int
+    text: str
+    finish_reason: FinishReason | None
+    logprobs: LegacyLogprobs | None
+    delta: TextDelta | UnsetType = UNSET
+
+
+class Envelope(msgspec.Struct):
+    """Any body of these routes."""
+
+    id: str
+    object: Literal["chat.completion", "chat.completion.chunk", "text_completion"]
+    created: int
+    model: str
+    system_fingerprint: None
+    choices: Sequence[ChatChunkChoice | ChatChoice | TextChoice]
+    usage: Usage | UnsetType = UNSET
+
+
+@dataclass(slots=True)
+class Choice:
+    """One generation, complete."""
+
+    text: str
+    logprobs: list[TokenLogprob]
+    finished: Finished
+
+
+class Wire(Protocol):
+    """How one route writes a response. Every method returns encoded JSON."""
+
+    def opening(self, index: int) -> bytes | None:
+        """The chunk before a choice's text, where there is one."""
+        ...
+
+    def piece(self, index: int, piece: TextPiece) -> bytes:
+        """The chunk with more of a choice's text."""
+        ...
+
+    def finish(self, index: int, reason: FinishReason) -> bytes:
+        """A choice's last chunk."""
+        ...
+
+    def usage(self, usage: Usage) -> bytes:
+        """The chunk with the counts, after all choices."""
+        ...
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        """The answer that is not streamed."""
+        ...
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(12)}"
+
+
+def _now() -> int:
+    return int(time.time())
+
+
+class ChatWire:
+    """Bodies of `/v1/chat/completions`.
+
+    logprobs: whether they were asked for.
+    """
+
+    def __init__(self, model: str, logprobs: bool) -> None:
+        self._model = model
+        self._logprobs = logprobs
+        self._id = _new_id("chatcmpl")
+        self._created = _now()
+
+    def opening(self, index: int) -> bytes | None:
+        return self._chunk(ChatChunkChoice(index, Delta(role="assistant")))
+
+    def piece(self, index: int, piece: TextPiece) -> bytes:
+        logprobs = chat_logprobs(piece.logprobs) if piece.logprobs else None
+        return self._chunk(ChatChunkChoice(index, Delta(content=piece.text), logprobs=logprobs))
+
+    def finish(self, index: int, reason: FinishReason) -> bytes:
+        return self._chunk(ChatChunkChoice(index, Delta(), reason))
+
+    def usage(self, usage: Usage) -> bytes:
+        return self._encode("chat.completion.chunk", [], usage)
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        bodies = [
+            ChatChoice(
+                index,
+                AssistantMessage("assistant", choice.text),
+                choice.finished.reason,
+                chat_logprobs(choice.logprobs) if self._logprobs else None,
+            )
+            for index, choice in enumerate(choices)
+        ]
+        return self._encode("chat.completion", bodies, usage)
+
+    def _chunk(self, choice: ChatChunkChoice) -> bytes:
+        return self._encode("chat.completion.chunk", [choice])
+
+    def _encode(
+        self,
+        kind: Literal["chat.completion", "chat.completion.chunk"],
+        choices: Sequence[ChatChunkChoice | ChatChoice],
+        usage: Usage | UnsetType = UNSET,
+    ) -> bytes:
+        return msgspec.json.encode(Envelope(self._id, kind, self._created, self._model, None, choices, usage))
+
+
+class TextWire:
+    """Bodies of `/v1/completions`.
+
+    logprobs: alternatives per token, None for no log probabilities. choices: number of choices.
+    """
+
+    def __init__(self, model: str, logprobs: int | None, choices: int) -> None:
+        self._model = model
+        self._id = _new_id("cmpl")
+        self._created = _now()
+        self._formatters = [None if logprobs is None else LegacyFormatter(logprobs) for _ in range(choices)]
+
+    def opening(self, index: int) -> bytes | None:
+        return None
+
+    def piece(self, index: int, piece: TextPiece) -> bytes:
+        return self._chunk(index, piece.text, None, self._format(index, piece.logprobs) if piece.logprobs else None)
+
+    def finish(self, index: int, reason: FinishReason) -> bytes:
+        return self._chunk(index, "", reason, None)
+
+    def usage(self, usage: Usage) -> bytes:
+        return self._encode([], usage)
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        return self._encode(
+            [
+                TextChoice(index, choice.text, choice.finished.reason, self._format(index, choice.logprobs))
+                for index, choice in enumerate(choices)
+            ],
+            usage,
+        )
+
+    def _format(self, index: int, entries: Sequence[TokenLogprob]) -> LegacyLogprobs | None:
+        formatter = self._formatters[index]
+        return None if formatter is None else formatter.format(entries)
+
+    def _chunk(self, index: int, text: str, reason: FinishReason | None, logprobs: LegacyLogprobs | None) -> bytes:
+        return self._encode([TextChoice(index, text, reason, logprobs, TextDelta(text))])
+
+    def _encode(self, choices: Sequence[TextChoice], usage: Usage | UnsetType = UNSET) -> bytes:
+        return msgspec.json.encode(
+            Envelope(self._id, "text_completion", self._created, self._model, None, choices, usage)
+        )

@@ -1,0 +1,55 @@
+"""What the handlers of one application share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import anyio
+
+from mlxcel.api.openai.sampling import resolve_defaults
+from mlxcel.chat.prompt import PromptBuilder
+from mlxcel.config import ServerConfig
+from mlxcel.engine.backend import ModelInfo
+from mlxcel.engine.engine import Engine
+from mlxcel.engine.request import SamplingParams
+
+PROMPT_THREADS = 2
+"""They share the interpreter lock with the event loop: more would only make running streams wait longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A loaded model with what is derived from it once."""
+
+    info: ModelInfo
+    prompts: PromptBuilder
+    sampling: SamplingParams
+    """Sampling of a request that names no field."""
+
+
+class AppState:
+    """Engine, configuration, and the model once it is there."""
+
+    def __init__(self, engine: Engine, config: ServerConfig) -> None:
+        self.engine = engine
+        self.config = config
+        self.created = int(time.time())
+        """Unix time reported as the model's creation."""
+        self.prompt_threads = anyio.CapacityLimiter(PROMPT_THREADS)
+        """Threads that render and tokenise prompts."""
+        self._model: ServedModel | None = None
+
+    def model(self) -> ServedModel:
+        """The loaded model. Raises Loading or Dead."""
+        info = self.engine.info
+        if self._model is None:
+            prompts = PromptBuilder(
+                self.config.model.chat_template or info.chat_template,
+                info.special_tokens,
+                info.tokenizer,
+                self.config.model.chat_template_kwargs,
+            )
+            sampling = resolve_defaults(self.config.sampling, info.generation_defaults)
+            self._model = ServedModel(info, prompts, sampling)
+        return self._model

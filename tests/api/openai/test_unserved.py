@@ -1,0 +1,102 @@
+"""Fields that are known and not served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from mlxcel.api.errors import ApiError
+from mlxcel.api.openai.schema import ChatRequest
+from mlxcel.api.openai.unserved import check_fields, check_response_format, check_tools
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+def chat(**values: Any) -> ChatRequest:
+    return msgspec.convert({"messages": [], **values}, ChatRequest)
+
+
+def refusal(check: Any, **values: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        check(chat(**values))
+    assert caught.value.status == 400
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": 0},
+        {"dry_sequence_breakers": [1, 2, 3]},
+        {"dry_sequence_breakers": ["\n", ":"]},
+        {"xtc_probability": 0.0, "xtc_threshold": 0.1},
+        {"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0},
+        {"typical_p": 1.0, "top_n_sigma": 0, "p_less": False},
+        {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1},
+        {"dynatemp_range": 0, "dynatemp_exponent": 1.0, "adaptive_target": -1, "adaptive_decay": 0.9},
+        {"logit_bias": {}, "ignore_eos": False, "grammar": "", "json_schema": {}},
+        {"logit_bias": [], "thinking_budget_tokens": -1, "thinking_budget": None},
+        {"cache_prompt": False, "user": "u", "metadata": {"a": 1}},
+        {"cache_prompt": True},
+    ],
+)
+def test_values_that_ask_for_nothing_are_accepted(values: dict[str, Any]) -> None:
+    check_fields(chat(**values))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dry_multiplier", 0.8),
+        ("xtc_probability", 0.5),
+        ("typical_p", 0.9),
+        ("top_n_sigma", 1.0),
+        ("p_less", True),
+        ("mirostat", 2),
+        ("dynatemp_range", 0.5),
+        ("adaptive_target", 0.5),
+        ("logit_bias", {"5": -100}),
+        ("logit_bias", [[5, -100]]),
+        ("ignore_eos", True),
+        ("max_pattern_size", 20),
+        ("thinking_budget_tokens", 0),
+        ("reasoning_budget_tokens", 100),
+        ("thinking_token_budget", 100),
+        ("thinking_budget", 100),
+        ("grammar", "root ::= x"),
+        ("json_schema", {"type": "object"}),
+    ],
+)
+def test_values_that_ask_for_something_are_refused_by_name(name: str, value: Any) -> None:
+    error = refusal(check_fields, **{name: value})
+    assert error.param == name
+    assert name in error.message
+    assert "not supported by this version" in error.message
+
+
+def test_tools() -> None:
+    for values in ({}, {"tools": []}, {"tools": None, "tool_choice": "auto"}, {"tool_choice": "none"}):
+        check_tools(chat(**values))
+    error = refusal(check_tools, tools=[TOOL], tool_choice="auto")
+    assert (error.message, error.param) == ("tools are not supported by this version", "tools")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}, {}, "sometimes", ""])
+def test_choices_that_need_tools(choice: Any) -> None:
+    assert refusal(check_tools, tool_choice=choice).param == "tool_choice"
+
+
+def test_response_format() -> None:
+    check_response_format(chat())
+    check_response_format(chat(response_format={"type": "text"}))
+    schema = {"name": "x", "schema": {"type": "object"}}
+    for value, words in [
+        ({"type": "json_schema", "json_schema": schema}, "not supported by this version"),
+        ({"type": "json_object"}, "json_schema"),
+        ({"type": "xml"}, "json_schema"),
+    ]:
+        error = refusal(check_response_format, response_format=value)
+        assert error.param == "response_format"
+        assert words in error.message
