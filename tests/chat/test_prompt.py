@@ -1,0 +1,118 @@
+"""Conversations to prompt tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mlxcel.chat.errors import PromptError
+from mlxcel.chat.prompt import PromptBuilder
+from tests.chat.tokenizers import CharTokenizer
+
+ASK = [{"role": "user", "content": "Hi"}]
+PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
+WITH_BOS = "{{ bos_token }}" + PLAIN
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def builder(
+    source: str | None, tokenizer: CharTokenizer | None = None, special: dict[str, str] = SPECIAL, **defaults: Any
+) -> PromptBuilder:
+    return PromptBuilder(source, special, tokenizer or CharTokenizer(), defaults)
+
+
+class TestBos:
+    @pytest.mark.parametrize("source", [PLAIN, WITH_BOS])
+    @pytest.mark.parametrize("add_eos", [False, True])
+    def test_once_where_the_tokenizer_adds_one(self, source: str, add_eos: bool) -> None:
+        tokenizer = CharTokenizer(add_bos=True, add_eos=add_eos)
+        assert builder(source, tokenizer).chat(ASK, kwargs={}) == (1, ord("H"), ord("i"))
+
+    @pytest.mark.parametrize(("source", "ids"), [(PLAIN, ()), (WITH_BOS, (1,))])
+    def test_only_the_template_s_otherwise(self, source: str, ids: tuple[int, ...]) -> None:
+        tokens = builder(source, CharTokenizer(add_eos=True)).chat(ASK, kwargs={})
+        assert tokens == (*ids, ord("H"), ord("i"))
+
+    def test_undefined_bos_is_no_text(self) -> None:
+        assert builder(WITH_BOS, special={}).render(ASK, kwargs={}) == "Hi"
+
+
+class TestVariables:
+    SOURCE = "{{ enable_thinking }},{{ reasoning_effort }},{{ preserve_thinking is defined }}"
+
+    def test_request_over_defaults(self) -> None:
+        prompt = builder(self.SOURCE, enable_thinking=True, reasoning_effort="low")
+        assert prompt.render(ASK, kwargs={}) == "True,low,False"
+        assert prompt.render(ASK, kwargs={"enable_thinking": False}) == "False,low,False"
+
+    def test_effort_under_its_other_name(self) -> None:
+        prompt = builder("{{ reasoning_strength }}")
+        assert prompt.render(ASK, kwargs={"reasoning_effort": "high"}) == "high"
+        assert prompt.render(ASK, kwargs={"reasoning_effort": "high", "reasoning_strength": "x"}) == "x"
+
+    @pytest.mark.parametrize(
+        ("defaults", "request_value", "kept"),
+        [
+            ({}, None, False),
+            ({}, True, True),
+            ({"preserve_thinking": True}, None, True),
+            ({"preserve_thinking": True}, False, False),
+        ],
+    )
+    def test_preserve_thinking(self, defaults: dict[str, Any], request_value: bool | None, kept: bool) -> None:
+        messages = [{"role": "assistant", "content": "<think>hm</think>"}, *ASK]
+        kwargs = {} if request_value is None else {"preserve_thinking": request_value}
+        text = builder(PLAIN, **defaults).render(messages, kwargs=kwargs)
+        assert text == ("<think>hm</think>Hi" if kept else "Hi")
+
+
+class TestProblems:
+    def test_no_template(self) -> None:
+        prompt = builder(None)
+        assert not prompt.supports_tools
+        with pytest.raises(PromptError, match=r"/v1/completions.*--chat-template-file"):
+            prompt.chat(ASK, kwargs={})
+
+    def test_invalid_template(self) -> None:
+        prompt = builder("{% if %}")
+        assert prompt.problem is not None
+        assert not prompt.supports_tools
+        with pytest.raises(PromptError, match="not valid"):
+            prompt.chat(ASK, kwargs={})
+
+    def test_a_usable_template_has_no_problem(self) -> None:
+        assert builder(PLAIN).problem is None
+
+    def test_refusal_in_the_template_s_words(self, template_source: Callable[[str], str]) -> None:
+        with pytest.raises(PromptError) as caught:
+            builder(template_source("gemma")).chat([{"role": "system", "content": "x"}], kwargs={})
+        assert str(caught.value) == "There is no system role here"
+
+    def test_empty_prompt(self) -> None:
+        with pytest.raises(PromptError, match="empty prompt"):
+            builder(PLAIN).chat([{"role": "user", "content": ""}], kwargs={})
+
+    def test_lone_surrogates(self) -> None:
+        with pytest.raises(PromptError, match="Unicode"):
+            builder(PLAIN).chat([{"role": "user", "content": "\ud800"}], kwargs={})
+
+
+class TestTools:
+    def test_two_turns_with_a_call(self, template_source: Callable[[str], str]) -> None:
+        prompt = builder(template_source("qwen3"))
+        assert prompt.supports_tools
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+        messages = [
+            *ASK,
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "2"},
+        ]
+        text = prompt.render(messages, kwargs={}, tools=[{"type": "function", "function": {"name": "f"}}])
+        assert '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>' in text
+        assert "<tool_response>\n2\n</tool_response>" in text
+        assert '<tools>\n{"type": "function", "function": {"name": "f"}}\n</tools>' in text
+
+    def test_no_tools_section_without_tools(self, template_source: Callable[[str], str]) -> None:
+        assert "<tools>" not in builder(template_source("qwen3")).render(ASK, kwargs={}, tools=[])
