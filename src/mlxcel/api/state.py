@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from dataclasses import dataclass
 
@@ -13,6 +15,8 @@ from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import ModelInfo
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.request import SamplingParams
+
+log = logging.getLogger(__name__)
 
 PROMPT_THREADS = 2
 """They share the interpreter lock with the event loop: more would only make running streams wait longer."""
@@ -39,17 +43,24 @@ class AppState:
         self.prompt_threads = anyio.CapacityLimiter(PROMPT_THREADS)
         """Threads that render and tokenise prompts."""
         self._model: ServedModel | None = None
+        self._preparing = asyncio.Lock()
 
-    def model(self) -> ServedModel:
+    async def model(self) -> ServedModel:
         """The loaded model. Raises Loading or Dead."""
         info = self.engine.info
-        if self._model is None:
-            prompts = PromptBuilder(
-                self.config.model.chat_template or info.chat_template,
-                info.special_tokens,
-                info.tokenizer,
-                self.config.model.chat_template_kwargs,
-            )
-            sampling = resolve_defaults(self.config.sampling, info.generation_defaults)
-            self._model = ServedModel(info, prompts, sampling)
+        async with self._preparing:
+            if self._model is None:
+                # Compiling and probing a template takes a moment, and one made to be slow takes seconds.
+                self._model = await anyio.to_thread.run_sync(self._prepare, info, limiter=self.prompt_threads)
         return self._model
+
+    def _prepare(self, info: ModelInfo) -> ServedModel:
+        prompts = PromptBuilder(
+            self.config.model.chat_template or info.chat_template,
+            info.special_tokens,
+            info.tokenizer,
+            self.config.model.chat_template_kwargs,
+        )
+        if prompts.problem is not None:
+            log.warning("no chat: %s", prompts.problem)
+        return ServedModel(info, prompts, resolve_defaults(self.config.sampling, info.generation_defaults))

@@ -24,7 +24,7 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     """Answer one chat request. All refusals come before the first byte of a stream."""
     chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     _check(chat)
-    model = state.model()
+    model = await state.model()
     choice_count(state, chat)
     # Long conversations take a while to render and tokenise; other streams must not wait for them.
     prompt = await anyio.to_thread.run_sync(_build_prompt, model, chat, limiter=state.prompt_threads)

@@ -23,7 +23,7 @@ async def completions(state: AppState, request: Request) -> ASGIApp:
     """Answer one text completion. All refusals come before the first byte of a stream."""
     body = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     prompt = _check(body)
-    model = state.model()
+    model = await state.model()
     n = choice_count(state, body)
     if body.best_of not in (None, 1, n):
         raise invalid("best_of must equal n: answers are not ranked", "best_of")

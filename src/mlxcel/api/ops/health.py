@@ -49,7 +49,7 @@ async def health(state: AppState, request: Request) -> Response:
     engine = state.engine
     if engine.state is EngineState.LOADING:
         return _answer({"status": "loading model"}, ok=False)
-    model, numbers = state.model(), engine.snapshot()
+    model, numbers = await state.model(), engine.snapshot()
     free = numbers.active_sequences < numbers.max_batch_size
     body = Health(
         status="ok" if free else "no slot available",

@@ -12,7 +12,7 @@ from mlxcel.api.state import AppState
 async def models(state: AppState, request: Request) -> Response:
     """The list with its single entry. Raises Loading or Dead."""
     entry = {
-        "id": state.model().info.name,
+        "id": state.engine.info.name,
         "object": "model",
         "created": state.created,
         "owned_by": "user",
