@@ -273,8 +273,10 @@ def test_a_prompt_between_chunks_survives_a_failed_step() -> None:
             return RuntimeError("bad step") if backend.pending else None
 
         backend.fail_decode = fail_while_prefilling
+        backend.gate.clear()  # the long prompt arrives while the short one's first step waits
         async with running(backend, EngineConfig(prefill_chunk_size=10, prefill_grant_interval=1)) as engine:
             short, long = engine.submit([request("s" * 5), request("l" * 50)])
+            backend.gate.set()
             assert (await collect(short))[1].reason is FinishReason.ERROR
             assert (await collect(long))[0] == "l" * 50
 

@@ -156,6 +156,9 @@ def test_a_revision_is_compared_with_the_hub_unless_offline(environ: dict[str, s
         ("/no/such/model", "does not exist"),
         ("./model", "does not exist"),
         ("~/model", "does not exist"),
+        ("~no-such-user/model", "not a usable path"),
+        ("x" * 300, "not a usable path: .*too long"),
+        ("a\0b", "neither a path nor a model name"),
         ("some.gguf", "does not exist"),
         ("a/b/c", "does not exist"),
         ("..", "no config.json"),
@@ -230,7 +233,7 @@ class HubServer:
         self.fetched: list[str] = []
         self.authorized: list[str | None] = []
         self.refusals: dict[str, tuple[int, str]] = {}
-        """Status and error code for the last part of a path."""
+        """Status and error code for a part of a path."""
         hub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -249,7 +252,8 @@ class HubServer:
                     hub.fetched += [name] if self.command == "GET" else []
                     self._answer(hub.files[name], ETag=f'"{oid(hub.files[name])}"')
                 else:
-                    status, code = hub.refusals.get(path.rpartition("/")[2], (404, "RepoNotFound"))
+                    refusals = [hub.refusals[part] for part in path.split("/") if part in hub.refusals]
+                    status, code = refusals[0] if refusals else (404, "RepoNotFound")
                     self._answer(b"{}", status, **{"X-Error-Code": code})
 
             do_HEAD = do_GET

@@ -1,0 +1,236 @@
+"""The table as a whole: every row is reachable, every served row lands where it says, every other one is honest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxcel.cli.configure import configure
+from mlxcel.cli.flag import Flag, FlagError
+from mlxcel.cli.flags import SERVED_FLAGS, SERVER_FLAGS
+from mlxcel.cli.flags_unserved import UNSERVED_FLAGS
+from mlxcel.cli.parser import parse
+from mlxcel.config import ServerConfig
+
+SETTINGS = {
+    "--model": ("some-model", "some-model"),
+    "--hf-repo": ("owner/name", "owner/name"),
+    "--hf-token": ("hf_x", "hf_x"),
+    "--revision": ("v1", "v1"),
+    "--offline": (None, True),
+    "--model-store-root": ("/models", Path("/models")),
+    "--device": ("cpu", "cpu"),
+    "--alias": ("b,a,b", ("a", "b")),
+    "--warmup": ("--no-warmup", False),
+    "--host": ("0.0.0.0", "0.0.0.0"),
+    "--port": ("0", 0),
+    "--api-key": ("a,b", ("a", "b")),
+    "--api-prefix": ("v/", "/v"),
+    "--timeout": ("9", 9),
+    "--sse-ping-interval": ("0.5", 0.5),
+    "--cors-origins": ("https://a, https://b", ("https://a", "https://b")),
+    "--cors-methods": ("GET", "GET"),
+    "--cors-headers": ("x-a", "x-a"),
+    "--cors-credentials": (None, True),
+    "--ctx-size": ("4096", 4096),
+    "--predict": ("7", 7),
+    "--prefill-chunk-size": ("0", 0),
+    "--parallel": ("2", 2),
+    "--max-batch-size": ("3", 3),
+    "--max-queue-depth": ("0", 0),
+    "--prefill-grant-interval": ("0", 0),
+    "--cont-batching": ("--no-cont-batching", True),
+    "--temp": ("0", 0.0),
+    "--top-k": ("0", 0),
+    "--top-p": ("1", 1.0),
+    "--min-p": ("0", 0.0),
+    "--repeat-penalty": ("1.1", 1.1),
+    "--repeat-last-n": ("-1", -1),
+    "--frequency-penalty": ("-2", -2.0),
+    "--presence-penalty": ("2", 2.0),
+    "--seed": ("42", 42),
+    "--chat-template": ("{{ x }}", "{{ x }}"),
+    "--chat-template-kwargs": ('{"a": 1}', {"a": 1}),
+    "--verbosity": ("1", 1),
+    "--verbose": (None, 5),
+    "--log-file": ("/log", Path("/log")),
+    "--log-disable": (None, True),
+    "--log-colors": ("off", "off"),
+    "--log-prefix": ("--no-log-prefix", False),
+    "--log-timestamps": ("--no-log-timestamps", False),
+}
+"""For each served flag: its value (or the whole word, or nothing for a switch), and what lands in the configuration.
+The rows that read files or need another flag have tests of their own."""
+
+ALONE_ELSEWHERE = {
+    "--api-key-file",
+    "--chat-template-file",
+    "--ssl-cert-file",
+    "--ssl-key-file",
+    "--help",
+    "--version",
+}
+
+
+def configured(*argv: str, **environ: str) -> ServerConfig:
+    return configure(parse(argv, SERVER_FLAGS, environ))
+
+
+def value_at(config: ServerConfig, target: str) -> Any:
+    section, _, field = target.partition(".")
+    return getattr(getattr(config, section), field)
+
+
+def test_no_spelling_and_no_variable_is_taken_twice() -> None:
+    spellings = Counter(name for flag in SERVER_FLAGS for name in (*flag.names, *flag.off_names))
+    variables = Counter(name for flag in SERVER_FLAGS for name in (*flag.env, *flag.off_env))
+    assert [name for name, count in (spellings | variables).items() if count > 1] == []
+
+
+def test_spellings_are_spelled_like_flags() -> None:
+    for flag in SERVER_FLAGS:
+        assert flag.name.startswith("--")
+        assert "_" not in "".join((*flag.names, *flag.off_names))
+
+
+def test_every_served_flag_is_tested_here() -> None:
+    assert {flag.name for flag in SERVED_FLAGS} == SETTINGS.keys() | ALONE_ELSEWHERE
+
+
+def test_every_field_of_the_configuration_has_a_flag() -> None:
+    config = ServerConfig()
+    fields = {
+        f"{section.name}.{field.name}"
+        for section in dataclasses.fields(config)
+        for field in dataclasses.fields(getattr(config, section.name))
+    }
+    targets = {flag.target for flag in SERVED_FLAGS if flag.target}
+    assert targets <= fields
+    assert fields - targets == {"network.max_body_bytes"}
+
+
+@pytest.mark.parametrize("flag", [flag for flag in SERVED_FLAGS if flag.name in SETTINGS], ids=lambda flag: flag.name)
+def test_a_served_flag_lands_in_the_configuration_by_every_spelling(flag: Flag) -> None:
+    given, expected = SETTINGS[flag.name]
+    assert value_at(ServerConfig(), flag.target) != expected
+    if given is not None and given.startswith("--"):
+        assert given in flag.off_names
+        command_lines = [[name] for name in flag.off_names]
+        text = "off"
+    else:
+        command_lines = [[name] if given is None else [name, given] for name in flag.names]
+        text = given or "on"
+    for argv in command_lines:
+        assert value_at(configured(*argv), flag.target) == expected
+    for variable in flag.env:
+        assert value_at(configured(**{variable: text}), flag.target) == expected
+
+
+def test_the_default_in_the_help_is_the_default() -> None:
+    """For the rows whose default is a plain value."""
+    for flag in SERVED_FLAGS:
+        if not flag.default or not flag.target.startswith(("engine", "network", "log")):
+            continue
+        try:
+            value = flag.kind.parse(flag.default)
+        except ValueError:
+            continue
+        value = flag.convert(value) if flag.convert else value
+        assert value == value_at(ServerConfig(), flag.target), flag.name
+
+
+@pytest.mark.parametrize("flag", UNSERVED_FLAGS, ids=lambda flag: flag.name)
+def test_a_flag_that_is_not_served_is_inert_or_refused(flag: Flag) -> None:
+    """At every value it accepts nothing changes; at another value the start stops with its name."""
+    assert flag.unserved
+    inert = flag.unserved.inert
+    accepted = [*inert.words, *(["anything"] if inert.any else []), *([f"{inert.at_most:g}"] if inert.at_most else [])]
+    for text in accepted:
+        words = text.split() * flag.values
+        for name in flag.names:
+            argv = [f"{name}={text}"] if flag.values == 1 else [name, *words]
+            assert configured(*argv) == ServerConfig()
+        for variable in flag.env:
+            assert configured(**{variable: text}) == ServerConfig()
+    if inert.any or {"on", "off"} <= set(inert.words):
+        return
+    wrong = ("off" if "on" in inert.words else "on") if flag.is_switch else "12345"
+    for name in flag.names:
+        with pytest.raises(FlagError) as error:
+            configured(f"{name}={wrong}")
+        message = str(error.value)
+        assert message.startswith(name)
+        assert flag.unserved.limit in message
+        assert message.endswith(flag.unserved.instead)
+    for variable in flag.env:
+        with pytest.raises(FlagError, match=f"^{variable}"):
+            configured(**{variable: wrong})
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["-ngl", "all"],
+        ["--split-mode", "none"],
+        ["--threads", "0"],
+        ["--threads", "-1"],
+        ["--flash-attn", "on"],
+        ["-fa", "auto"],
+        ["--mmap"],
+        ["--poll", "50"],
+        ["--main-gpu", "0"],
+        ["--cache-type-k", "f16"],
+        ["--mirostat", "0"],
+        ["--dry-multiplier", "0.0"],
+        ["--jinja"],
+        ["--no-webui"],
+        ["--control-vector-layer-range", "1", "2"],
+        ["--yarn-ext-factor", "-1.0"],
+        ["--cache-reuse", "0"],
+        ["--no-context-shift"],
+        ["-b", "2048", "-ub", "512"],
+        ["--no-cache-prompt"],
+    ],
+)
+def test_common_command_lines_keep_working(argv: list[str]) -> None:
+    assert configured(*argv) == ServerConfig()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["-ngl", "20"],
+        ["--threads", "8"],
+        ["--flash-attn", "off"],
+        ["--no-mmap"],
+        ["--mlock"],
+        ["--numa", "distribute"],
+        ["-ctk", "q8_0"],
+        ["--mmproj", "x.gguf"],
+        ["--model-url", "https://x"],
+        ["--control-vector", "x"],
+        ["--tools", "all"],
+        ["--gpt-oss-20b-default"],
+        ["--yarn-ext-factor", "1"],
+        ["-md", "draft"],
+        ["--lora", "x"],
+        ["--embeddings"],
+        ["--log-prompts-dir", "x"],
+    ],
+)
+def test_common_requests_that_cannot_be_met(argv: list[str]) -> None:
+    with pytest.raises(FlagError, match=f"^{argv[0]}.*not served"):
+        configured(*argv)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["--slot-prompt-similarity", "--kv-unified", "--cache-idle-slots", "--ctx-checkpoints", "--checkpoint-min-step"],
+)
+def test_flags_that_are_not_known_at_all(name: str) -> None:
+    with pytest.raises(FlagError, match=f"unknown flag {name}"):
+        configured(name)
