@@ -46,6 +46,13 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" in output
 
 
+def test_nothing_to_show_shows_nothing() -> None:
+    stream = Terminal()
+    with shown_progress(stream, {}):
+        pass
+    assert stream.getvalue() == ""
+
+
 def test_no_colors_no_bar() -> None:
     assert "\x1b[" not in shown(Terminal(), {"NO_COLOR": "1"})
 

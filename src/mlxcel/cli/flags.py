@@ -1,0 +1,21 @@
+"""The table of the server's flags: from it come the parser, the variables, the help and `docs/flags.md`."""
+
+from __future__ import annotations
+
+from mlxcel.cli.flags_generation import ENGINE_FLAGS, SAMPLING_FLAGS, TEMPLATE_FLAGS
+from mlxcel.cli.flags_serving import GENERAL_FLAGS, LOG_FLAGS, MODEL_FLAGS, NETWORK_FLAGS
+from mlxcel.cli.flags_unserved import UNSERVED_FLAGS
+
+SERVED_FLAGS = (
+    *MODEL_FLAGS,
+    *NETWORK_FLAGS,
+    *ENGINE_FLAGS,
+    *SAMPLING_FLAGS,
+    *TEMPLATE_FLAGS,
+    *LOG_FLAGS,
+    *GENERAL_FLAGS,
+)
+"""Flags that act. Where two rows have one target, the lower row wins."""
+
+SERVER_FLAGS = (*SERVED_FLAGS, *UNSERVED_FLAGS)
+"""Every flag the server knows."""

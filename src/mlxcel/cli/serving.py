@@ -1,0 +1,101 @@
+"""Puts a server together: engine, application, HTTP, signals, and the order of their beginning and end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+import uvloop
+
+from mlxcel.cli.listener import Listener
+from mlxcel.cli.loading import wait_loaded
+from mlxcel.config import NetworkConfig
+
+if TYPE_CHECKING:
+    from mlxcel.engine.engine import Engine
+
+DRAIN_SECONDS = 5
+"""How long running requests may go on once the server was told to stop."""
+
+log = logging.getLogger(__name__)
+
+MakeApp = Callable[["Engine"], Any]
+
+
+def serve(engine: Engine, make_app: MakeApp, network: NetworkConfig, listener: Listener) -> None:
+    """Serve on `listener` until a signal: first without a model, then with it.
+
+    The first SIGINT or SIGTERM lets running requests end for DRAIN_SECONDS; the second one leaves at once.
+    Raises ModelError or CommandError when the model cannot be loaded.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(engine, make_app, network, listener))
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling, which would end the process by the signal."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+async def _serve(engine: Engine, make_app: MakeApp, network: NetworkConfig, listener: Listener) -> None:
+    http = _HttpServer(_http_config(make_app(engine), network))
+    _stop_on_signals(http)
+    listener.listen()
+    log.info("listening on %s, loading the model", listener.url)
+    engine.start()
+    serving = asyncio.create_task(http.serve(sockets=[listener.socket]))
+    ready = asyncio.create_task(_announce(engine, listener.url))
+    try:
+        await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if ready.done() and ready.exception():
+            http.should_exit = True
+        await serving
+        if ready.done():
+            ready.result()
+    finally:
+        ready.cancel()
+        await engine.close()
+
+
+async def _announce(engine: Engine, url: str) -> None:
+    """Wait for the model and say what runs where. Raises ModelError or CommandError when there will be none."""
+    info = await wait_loaded(engine)
+    log.info("%s (%s) runs on %s", info.name, info.architecture or "no name", info.kernels or info.device)
+    log.info("%d slots of %d tokens; ready on %s", engine.slots, engine.slot_context, url)
+
+
+def _http_config(app: Any, network: NetworkConfig) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        loop="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=network.timeout,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        ssl_certfile=network.ssl_cert_file,
+        ssl_keyfile=network.ssl_key_file,
+    )
+
+
+def _stop_on_signals(http: uvicorn.Server) -> None:
+    def stop(number: signal.Signals) -> None:
+        if http.should_exit:
+            os._exit(128 + number)
+        log.info("stopping; once more to leave at once")
+        http.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
