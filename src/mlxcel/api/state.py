@@ -32,6 +32,19 @@ class ServedModel:
     """Sampling of a request that names no field."""
 
 
+def serve_model(info: ModelInfo, config: ServerConfig) -> ServedModel:
+    """Compile the chat template and resolve the sampling defaults of a loaded model."""
+    prompts = PromptBuilder(
+        config.model.chat_template or info.chat_template,
+        info.special_tokens,
+        info.tokenizer,
+        config.model.chat_template_kwargs,
+    )
+    if prompts.problem is not None:
+        log.warning("no chat: %s", prompts.problem)
+    return ServedModel(info, prompts, resolve_defaults(config.sampling, info.generation_defaults))
+
+
 class AppState:
     """Engine, configuration, and the model once it is there."""
 
@@ -51,16 +64,7 @@ class AppState:
         async with self._preparing:
             if self._model is None:
                 # Compiling and probing a template takes a moment, and one made to be slow takes seconds.
-                self._model = await anyio.to_thread.run_sync(self._prepare, info, limiter=self.prompt_threads)
+                self._model = await anyio.to_thread.run_sync(
+                    serve_model, info, self.config, limiter=self.prompt_threads
+                )
         return self._model
-
-    def _prepare(self, info: ModelInfo) -> ServedModel:
-        prompts = PromptBuilder(
-            self.config.model.chat_template or info.chat_template,
-            info.special_tokens,
-            info.tokenizer,
-            self.config.model.chat_template_kwargs,
-        )
-        if prompts.problem is not None:
-            log.warning("no chat: %s", prompts.problem)
-        return ServedModel(info, prompts, resolve_defaults(self.config.sampling, info.generation_defaults))

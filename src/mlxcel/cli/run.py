@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib
 import os
 import sys
@@ -75,21 +76,14 @@ def _run(arguments: Arguments) -> int:
 
 async def open_conversation(engine: Engine, config: ServerConfig) -> Conversation:
     """Start the engine and wait for its model. Raises ModelError or CommandError."""
-    from mlxcel.api.openai.sampling import resolve_defaults
-    from mlxcel.chat.prompt import PromptBuilder
+    from mlxcel.api.state import serve_model
     from mlxcel.cli.conversation import Conversation
 
     engine.start()
     info = await wait_loaded(engine)
-    prompts = PromptBuilder(
-        config.model.chat_template or info.chat_template,
-        info.special_tokens,
-        info.tokenizer,
-        config.model.chat_template_kwargs,
-    )
-    sampling = resolve_defaults(config.sampling, {**GREEDY, **info.generation_defaults})
+    model = serve_model(dataclasses.replace(info, generation_defaults={**GREEDY, **info.generation_defaults}), config)
     budget = config.engine.n_predict
-    return Conversation(engine, prompts, sampling, budget if budget >= 0 else None)
+    return Conversation(engine, model.prompts, model.sampling, budget if budget >= 0 else None)
 
 
 def answer_once(runner: asyncio.Runner, conversation: Conversation, prompt: str) -> int:

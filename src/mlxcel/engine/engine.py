@@ -132,11 +132,15 @@ class Engine:
         for request in requests:
             if len(request.prompt) >= context:
                 raise ContextOverflow(len(request.prompt), context)
+        sequences = [self._sequence(request, info, context) for request in requests]
         with self._in_flight_lock:
             if self._in_flight + len(requests) > self._slots + self._config.max_queue_depth:
                 raise Busy
             self._in_flight += len(requests)
-        return [self._start(request, info, context) for request in requests]
+        for sequence in sequences:
+            self._live.add(sequence.generation)
+            self._worker.submit(sequence)
+        return [sequence.generation for sequence in sequences]
 
     def snapshot(self) -> EngineSnapshot:
         """Current numbers (any thread)."""
@@ -166,13 +170,10 @@ class Engine:
             await asyncio.to_thread(self._worker.join)
         self._end_live("the server is shutting down")
 
-    def _start(self, request: GenerationRequest, info: ModelInfo, context: int) -> Generation:
-        generation = Generation(request)
+    def _sequence(self, request: GenerationRequest, info: ModelInfo, context: int) -> EngineSequence:
         room = context - len(request.prompt)
         budget = room if request.max_tokens is None else min(room, request.max_tokens)
-        self._live.add(generation)
-        self._worker.submit(EngineSequence(next(self._keys), request, generation, info.tokenizer, budget))
-        return generation
+        return EngineSequence(next(self._keys), request, Generation(request), info.tokenizer, budget)
 
     # On the worker thread.
 

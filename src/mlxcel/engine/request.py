@@ -57,3 +57,7 @@ class GenerationRequest:
     logprobs: int | None = None
     """None: no log probabilities; n: the chosen token's, with the n most likely alternatives."""
     priority: Priority = Priority.NORMAL
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("a prompt needs at least one token")
