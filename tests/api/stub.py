@@ -103,7 +103,7 @@ async def listening(app: ASGIApp) -> AsyncIterator[str]:
     """The application behind a real server; gives its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         await until(lambda: server.started)
         try:
