@@ -57,6 +57,8 @@ SETTINGS = {
     "--chat-template-kwargs": ('{"a": 1}', {"a": 1}),
     "--verbosity": ("1", 1),
     "--verbose": (None, 5),
+    "--threads": ("3", 3),
+    "--cpu-precision": ("exact", "exact"),
     "--log-file": ("/log", Path("/log")),
     "--log-disable": (None, True),
     "--log-colors": ("off", "off"),
@@ -176,8 +178,6 @@ def test_a_flag_that_is_not_served_is_inert_or_refused(flag: Flag) -> None:
     [
         ["-ngl", "all"],
         ["--split-mode", "none"],
-        ["--threads", "0"],
-        ["--threads", "-1"],
         ["--flash-attn", "on"],
         ["-fa", "auto"],
         ["--mmap"],
@@ -204,7 +204,6 @@ def test_common_command_lines_keep_working(argv: list[str]) -> None:
     "argv",
     [
         ["-ngl", "20"],
-        ["--threads", "8"],
         ["--flash-attn", "off"],
         ["--no-mmap"],
         ["--mlock"],

@@ -131,9 +131,9 @@ def test_conversions_that_refuse(convert: Any, value: Any) -> None:
 
 def test_files(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text("one\n\n  two \r\n")
-    assert keys_of_file(file) == ("one", "two")
-    file.write_text("\n \n")
+    file.write_text("one\n\n# a note\n  two #2 \r\n")
+    assert keys_of_file(file) == ("one", "  two #2 "), "nothing of a key is cut off"
+    file.write_text("\n# nothing\n")
     with pytest.raises(FlagError, match="holds no key"):
         keys_of_file(file)
     file.write_bytes(b"\xff\xfe")

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlxcel.api.connection import ClientGone
 from mlxcel.chat.errors import PromptError
-from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading
+from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading, UnknownToken
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def to_api_error(error: Exception) -> ApiError:
             return error
         case ContextOverflow():
             return invalid(str(error), code="context_length_exceeded")
-        case PromptError():
+        case PromptError() | UnknownToken():
             return invalid(str(error))
         case Busy() | Loading():
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_BUSY, str(error))
@@ -124,7 +124,7 @@ class ErrorBoundary:
             started = True
             try:
                 await send(message)
-            except OSError as error:
+            except (OSError, RuntimeError) as error:  # RuntimeError: what uvloop says of a closed transport
                 raise ClientGone from error
 
         try:

@@ -65,14 +65,35 @@ HUB_FLAGS = (
     ),
 )
 
-DEVICE_FLAG = row(
-    MODEL,
-    "--device -dev",
-    choice("auto", "gpu", "metal", "cpu"),
-    "model.device",
-    "Where the model runs; auto takes a GPU when there is one",
-    default="auto",
-    env="LLAMA_ARG_DEVICE MLXCEL_DEVICE",
+DEVICE_FLAGS = (
+    row(
+        MODEL,
+        "--device -dev",
+        choice("auto", "gpu", "metal", "cpu"),
+        "model.device",
+        "Where the model runs; auto takes a GPU when there is one",
+        default="auto",
+        env="LLAMA_ARG_DEVICE MLXCEL_DEVICE",
+    ),
+    row(
+        MODEL,
+        "--threads -t",
+        integer(most=1024),
+        "model.threads",
+        "Threads of the native CPU kernels; 0 or less for one a processor",
+        default="one a processor",
+        env="LLAMA_ARG_THREADS",
+        convert=lambda threads: threads if threads > 0 else None,
+    ),
+    row(
+        MODEL,
+        "--cpu-precision",
+        choice("default", "fast", "exact"),
+        "model.cpu_precision",
+        "Activations in the native CPU kernels: 16-bit integers, 8-bit integers, or float32",
+        default="default",
+        env="MLXCEL_CPU_PRECISION",
+    ),
 )
 
 MODEL_FLAGS = (
@@ -95,7 +116,7 @@ MODEL_FLAGS = (
     ),
     *HUB_FLAGS,
     store_root("--model-store-root"),
-    DEVICE_FLAG,
+    *DEVICE_FLAGS,
     row(
         MODEL,
         "--alias -a",

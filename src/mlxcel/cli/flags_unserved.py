@@ -14,7 +14,6 @@ _PLACEMENT = Group(
     "the whole model runs on one device, and its runtime places threads and memory",
     _LEAVE_OUT,
     (
-        Row("--threads -t", "N", "<=0", "LLAMA_ARG_THREADS"),
         Row("--threads-batch -tb", "N", "<=0", "LLAMA_ARG_THREADS_BATCH"),
         Row("--threads-http", "N", "<=0", "LLAMA_ARG_THREADS_HTTP"),
         Row("--cpu-mask -C", "MASK"),

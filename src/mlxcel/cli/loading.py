@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 def make_engine(config: ServerConfig, model: ResolvedModel) -> Engine:
     """An engine that will load `model` once it is started. Imports the model framework."""
     from mlxcel.engine.engine import Engine
-    from mlxcel.engine.runner import load_backend
+    from mlxcel.engine.loading import load_backend
 
     return Engine(config.engine, functools.partial(load_backend, model.path, model.name, config))
 

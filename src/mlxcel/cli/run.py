@@ -15,7 +15,7 @@ from mlxcel.cli.command import EXIT_INTERRUPTED, Command, CommandError
 from mlxcel.cli.configure import configure
 from mlxcel.cli.flag import row
 from mlxcel.cli.flags_generation import CONTEXT_FLAGS, SAMPLING_FLAGS, TEMPLATE_FLAGS
-from mlxcel.cli.flags_serving import DEVICE_FLAG, GENERAL_FLAGS, HUB_FLAGS, LOG_FLAGS, store_root
+from mlxcel.cli.flags_serving import DEVICE_FLAGS, GENERAL_FLAGS, HUB_FLAGS, LOG_FLAGS, store_root
 from mlxcel.cli.loading import make_engine, wait_loaded
 from mlxcel.cli.parser import Arguments
 from mlxcel.cli.progress import shown_progress
@@ -37,7 +37,7 @@ FLAGS = (
     *CONTEXT_FLAGS,
     *SAMPLING_FLAGS,
     *TEMPLATE_FLAGS,
-    DEVICE_FLAG,
+    *DEVICE_FLAGS,
     *HUB_FLAGS,
     store_root("--models-dir --model-store-root"),
     *LOG_FLAGS,

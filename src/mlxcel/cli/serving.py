@@ -15,6 +15,7 @@ import uvloop
 
 from mlxcel.cli.listener import Listener
 from mlxcel.cli.loading import wait_loaded
+from mlxcel.cli.protocol import EnvelopeProtocol
 from mlxcel.config import NetworkConfig
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 DRAIN_SECONDS = 5
 """How long running requests may go on once the server was told to stop."""
+
+CLOSE_SECONDS = 5
+"""How long the last bytes may take after that."""
 
 log = logging.getLogger(__name__)
 
@@ -48,21 +52,25 @@ class _HttpServer(uvicorn.Server):
 
 async def _serve(engine: Engine, make_app: MakeApp, network: NetworkConfig, listener: Listener) -> None:
     http = _HttpServer(_http_config(make_app(engine), network))
-    _stop_on_signals(http)
+    draining = asyncio.Event()
+    _stop_on_signals(http, draining)
     listener.listen()
     log.info("listening on %s, loading the model", listener.url)
     engine.start()
     serving = asyncio.create_task(http.serve(sockets=[listener.socket]))
     ready = asyncio.create_task(_announce(engine, listener.url))
+    # Ends what does not end in time, so that every answer is complete before its connection is closed.
+    drain = asyncio.create_task(_drain(engine, draining))
     try:
         await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
         if ready.done() and ready.exception():
             http.should_exit = True
         await serving
-        if ready.done():
+        if ready.done() and not draining.is_set():
             ready.result()
     finally:
         ready.cancel()
+        drain.cancel()
         await engine.close()
 
 
@@ -73,28 +81,34 @@ async def _announce(engine: Engine, url: str) -> None:
     log.info("%d slots of %d tokens; ready on %s", engine.slots, engine.slot_context, url)
 
 
+async def _drain(engine: Engine, draining: asyncio.Event) -> None:
+    await draining.wait()
+    await engine.close(drain=DRAIN_SECONDS)
+
+
 def _http_config(app: Any, network: NetworkConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=EnvelopeProtocol,
         ws="none",
         loop="none",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=network.timeout,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
+        timeout_graceful_shutdown=DRAIN_SECONDS + CLOSE_SECONDS,
         ssl_certfile=network.ssl_cert_file,
         ssl_keyfile=network.ssl_key_file,
     )
 
 
-def _stop_on_signals(http: uvicorn.Server) -> None:
+def _stop_on_signals(http: uvicorn.Server, draining: asyncio.Event) -> None:
     def stop(number: signal.Signals) -> None:
         if http.should_exit:
             os._exit(128 + number)
         log.info("stopping; once more to leave at once")
         http.should_exit = True
+        draining.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

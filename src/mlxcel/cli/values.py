@@ -189,7 +189,7 @@ def read_text(file: Path) -> str:
 
 
 def keys_of_file(file: Path) -> tuple[str, ...]:
-    keys = tuple(filter(None, (line.strip() for line in read_text(file).splitlines())))
+    keys = tuple(line for line in read_text(file).splitlines() if line and not line.startswith("#"))
     if not keys:
         raise FlagError(f"the API key file {file} holds no key")
     return keys

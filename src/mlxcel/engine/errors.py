@@ -39,5 +39,12 @@ class ContextOverflow(EngineError):
         self.context = context
 
 
+class UnknownToken(EngineError):
+    """A prompt holds a token the model has no embedding for."""
+
+    def __init__(self, token: int, vocabulary: int) -> None:
+        super().__init__(f"prompt holds the token id {token}, outside the model's vocabulary of {vocabulary}")
+
+
 class BadConfig(EngineError):
     """The engine cannot run as configured; the message says why. Raised before anything is loaded."""

@@ -37,6 +37,8 @@ class LoadedModel:
     """In the terms of a Hugging Face `config.json`, whatever the format."""
     architecture: str
     """The `model_type`."""
+    vocabulary: int
+    """Tokens that have an embedding."""
     context_window: int
     """Tokens the model was made for."""
     chat_template: str | None
@@ -86,6 +88,7 @@ def _load_gguf(path: Path, report: Callable[[str], None]) -> LoadedModel:
             tokenizer=tokenizer,
             config=config,
             architecture=config["model_type"],
+            vocabulary=config["vocab_size"],
             context_window=config["max_position_embeddings"],
             chat_template=meta.text("tokenizer.chat_template") if "tokenizer.chat_template" in meta else None,
             special_tokens=gguf_special_tokens(meta),
@@ -121,12 +124,21 @@ def _load_folder(folder: Path, report: Callable[[str], None]) -> LoadedModel:
         tokenizer=tokenizer,
         config=config,
         architecture=model_type,
+        vocabulary=_vocabulary(config, tokenizer),
         context_window=sidecar.context_window(config, settings),
         chat_template=tokenizer_folder.chat_template(folder, settings),
         special_tokens=tokenizer_folder.special_tokens(folder, settings),
         generation_defaults=sidecar.sampling_defaults(generation),
         weight_bytes=_weight_bytes(model),
     )
+
+
+def _vocabulary(config: Mapping[str, Any], tokenizer: TextTokenizer) -> int:
+    """Rows of the embedding, as the configuration that the weights were checked against has it."""
+    for scope in (config, sidecar.as_mapping(config.get("text_config"))):
+        if isinstance(size := scope.get("vocab_size"), int):
+            return size
+    return tokenizer.vocab_size
 
 
 def _folder_weights(folder: Path, config: Mapping[str, Any]) -> tuple[nn.Module, dict[str, Any]]:

@@ -97,7 +97,8 @@ class TextTokenizer:
         text = _without_lone_surrogates(text)
         with self._lock:  # the switch belongs to the shared object
             self._backend.encode_special_tokens = not parse_special
-            return self._backend.encode(text, add_special_tokens=add_special).ids
+            # A batch of one: unlike `encode` it lets other Python threads run, and long texts take seconds.
+            return self._backend.encode_batch([text], add_special_tokens=add_special)[0].ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` with special tokens left out; bytes that are not UTF-8 become U+FFFD."""

@@ -61,8 +61,6 @@ def _tokenise(info: ModelInfo, prompt: str | list[int]) -> tuple[int, ...]:
     """Token ids of `prompt`; an empty text becomes the token that begins texts. Raises ApiError 400."""
     tokenizer = info.tokenizer
     if isinstance(prompt, list):
-        if not all(0 <= token < tokenizer.vocab_size for token in prompt):
-            raise invalid(f"prompt holds a token id outside the vocabulary of {tokenizer.vocab_size}", "prompt")
         return tuple(prompt)
     ids = tokenizer.encode(prompt, add_special=True)
     if not ids:
