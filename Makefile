@@ -19,8 +19,11 @@ BASE_EXTRAS := $(if $(CUDA),[cuda])
 ALL_EXTRAS  := [all$(if $(CUDA),$(comma)cuda)]
 
 
+# What an installation is made of; a change of any of these installs again.
+INSTALLED := pyproject.toml setup.py native/isas.txt $(wildcard native/src/*)
+
 .DEFAULT_GOAL := help
-.PHONY: help serve install test lint docs bench clean
+.PHONY: help serve install test lint docs bench native clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +48,11 @@ docs: $(VENV)/.base ## Write the generated pages
 bench: $(VENV)/.bench ## Speed against llama-server, as JSON
 	$(BIN)/python -m benchmarks.serving
 
-clean: ## Remove the environment
-	rm -rf $(VENV)
+native: ## Build and run the tests of the native kernels
+	$(MAKE) -C native test
+
+clean: ## Remove the environment and what was built
+	rm -rf $(VENV) build native/build src/mlxcel/_kernels*
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -55,15 +61,15 @@ $(BIN)/python:
 	  { echo "'$(PYTHON)' cannot make virtual environments. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.base: pyproject.toml | $(BIN)/python
+$(VENV)/.base: $(INSTALLED) | $(BIN)/python
 	$(BIN)/pip install --quiet --progress-bar on -e '.$(BASE_EXTRAS)'
 	@touch $@
 
-$(VENV)/.all: pyproject.toml | $(BIN)/python
+$(VENV)/.all: $(INSTALLED) | $(BIN)/python
 	$(BIN)/pip install --quiet --progress-bar on -e '.$(ALL_EXTRAS)'
 	@touch $@ $(VENV)/.base
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
+$(VENV)/.dev: $(INSTALLED) | $(BIN)/python
 	$(BIN)/pip install --quiet -e '.[dev]'
 	@touch $@ $(VENV)/.base
 

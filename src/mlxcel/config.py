@@ -28,6 +28,10 @@ class ModelConfig:
     """Never download anything."""
     device: str = "auto"
     """`auto`, `gpu`, `metal` or `cpu`."""
+    threads: int | None = None
+    """Threads of the native CPU kernels; None: one for each processor."""
+    cpu_precision: str = "default"
+    """How exactly the native CPU kernels multiply quantised weights: `default`, `fast` or `exact`."""
     warmup: bool = True
     """Run one token through the model before reporting ready."""
     chat_template: str | None = None
@@ -86,6 +90,10 @@ class EngineConfig:
         if self.no_cont_batching:
             return 1
         return self.max_batch_size or self.parallel
+
+    def slot_context(self, window: int, slots: int) -> int:
+        """Tokens of context for each of `slots` slots, of a model that was made for `window`."""
+        return window if self.ctx_size <= 0 else min(window, self.ctx_size // slots)
 
 
 @dataclass(frozen=True, slots=True)

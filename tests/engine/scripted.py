@@ -62,6 +62,7 @@ class ScriptedBackend:
         self.info = ModelInfo(
             name="scripted",
             tokenizer=ByteTokenizer(),
+            vocabulary=VOCABULARY,
             context_window=context,
             chat_template="{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
             can_batch=can_batch,

@@ -13,6 +13,7 @@ from mlx.utils import tree_map
 from mlxcel import kernels
 from mlxcel.engine.backend import ModelInfo
 from mlxcel.engine.cache.batch import can_batch
+from mlxcel.engine.loading import warm_up
 from mlxcel.engine.runner import MlxBackend
 from mlxcel.models.mlxlm import make_prompt_cache, model_classes
 
@@ -52,7 +53,7 @@ def backend(model_type: str) -> MlxBackend:
     mx.eval(model.parameters())
     installed = kernels.install(model)
     tokenizer = ByteTokenizer()
-    info = ModelInfo(model_type, tokenizer, 4096, None, can_batch=can_batch(make_prompt_cache(model)))
+    info = ModelInfo(model_type, tokenizer, 258, 4096, None, can_batch=can_batch(make_prompt_cache(model)))
     return MlxBackend(model, info, installed)
 
 
@@ -135,7 +136,7 @@ def test_reset_drops_everything() -> None:
 
 def test_warm_up_leaves_no_row() -> None:
     engine = backend("llama")
-    engine.warm_up()
+    warm_up(engine)
     engine.prefill(1, [1])
     engine.join(1)
     assert engine.decode([2]).shape[0] == 1

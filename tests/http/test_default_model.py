@@ -110,13 +110,14 @@ def test_choices_of_one_request(client: OpenAI) -> None:
 
 
 def test_eight_at_once_say_what_each_says_alone(client: OpenAI) -> None:
-    """Four slots, eight clients. Near ties may flip with the batch's width, so the prompts have clear answers."""
-    questions = [f"Repeat after me: {word}" for word in ("apple", "house", "water", "seven", "green")]
-    alone = [ask(client, question, max_tokens=3) for question in questions]
+    """Four slots, more clients: every answer is the same to the letter."""
+    questions = [
+        f"Repeat after me: {word}" for word in ("apple", "house", "water", "seven", "green", "music", "dog", "bread")
+    ]
+    alone = [ask(client, question, max_tokens=16) for question in questions]
     with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
-        together = list(pool.map(lambda question: ask(client, question, max_tokens=3), questions))
-    agree = sum(a == b for a, b in zip(alone, together, strict=True))
-    assert agree >= len(questions) - 1, list(zip(alone, together, strict=True))
+        together = list(pool.map(lambda question: ask(client, question, max_tokens=16), questions))
+    assert together == alone
 
 
 def test_clients_that_vanish_leave_nothing(running: ServerProcess, client: OpenAI) -> None:
@@ -179,7 +180,7 @@ def test_a_signal_drains_and_exits_0(default_model_path: Path, number: int) -> N
 
 def test_start_up_says_what_runs_and_where(running: ServerProcess) -> None:
     output = "".join(running.output)
-    for fact in ("smol", ".gguf", "llama", "cpu", "OpenBLAS", "4 slots", "1024", running.url):
+    for fact in ("smol", ".gguf", "llama", "cpu: ", "4 slots", "1024", running.url):
         assert fact in output, fact
 
 

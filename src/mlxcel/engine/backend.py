@@ -51,6 +51,8 @@ class ModelInfo:
     name: str
     """The id the API reports."""
     tokenizer: Tokenizer
+    vocabulary: int
+    """Tokens the model has embeddings for; the tokenizer may know fewer, or, in a broken checkpoint, more."""
     context_window: int
     """Tokens the model was made for."""
     chat_template: str | None

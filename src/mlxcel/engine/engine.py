@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mlxcel.config import EngineConfig
 from mlxcel.engine.backend import Backend, ModelInfo
-from mlxcel.engine.errors import BadConfig, Busy, ContextOverflow, Dead, Loading
+from mlxcel.engine.errors import BadConfig, Busy, ContextOverflow, Dead, Loading, UnknownToken
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest
@@ -115,16 +115,13 @@ class Engine:
     @property
     def slot_context(self) -> int:
         """Tokens each slot has for prompt and generation together. Raises Loading or Dead."""
-        window = self.info.context_window
-        if self._config.ctx_size <= 0:
-            return window
-        return min(window, self._config.ctx_size // self._slots)
+        return self._config.slot_context(self.info.context_window, self._slots)
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Queue all of `requests` or none (event-loop thread only).
 
-        Raises Loading, Dead, ContextOverflow (a prompt leaves no room for a single token in a slot) or Busy (too
-        little room in the queue), before anything is queued.
+        Raises Loading, Dead, ContextOverflow (a prompt leaves no room for a single token in a slot), UnknownToken or
+        Busy (too little room in the queue), before anything is queued.
         """
         info, context = self.info, self.slot_context
         if self._closing:
@@ -132,6 +129,9 @@ class Engine:
         for request in requests:
             if len(request.prompt) >= context:
                 raise ContextOverflow(len(request.prompt), context)
+            for token in (min(request.prompt), max(request.prompt)):
+                if not 0 <= token < info.vocabulary:
+                    raise UnknownToken(token, info.vocabulary)
         sequences = [self._sequence(request, info, context) for request in requests]
         with self._in_flight_lock:
             if self._in_flight + len(requests) > self._slots + self._config.max_queue_depth:

@@ -5,26 +5,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
 from mlxcel import kernels
-from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import Logits, ModelInfo
-from mlxcel.engine.cache.batch import BatchCache, LayerCaches, can_batch
-from mlxcel.models.device import select_device
-from mlxcel.models.load import load_model
+from mlxcel.engine.cache.batch import BatchCache, LayerCaches
 from mlxcel.models.mlxlm import make_prompt_cache
-
-log = logging.getLogger(__name__)
-
-CPU_BUFFER_CACHE = 64 << 20
-"""Bytes of freed buffers MLX keeps for reuse on a CPU; its default is most of the memory."""
 
 CLEAR_INTERVAL = 256
 """Decode steps between two releases of MLX's freed buffers."""
@@ -86,44 +76,7 @@ class MlxBackend:
         self._batch = BatchCache()
         mx.clear_cache()
 
-    def warm_up(self) -> None:
-        """Run one prefill and one step, so that the first request does not pay for what is set up lazily."""
-        token = min(self._info.tokenizer.eos_token_ids, default=0)
-        self.prefill(-1, [token])
-        self.join(-1)
-        self.decode([token])
-        self.leave([])
-
     def _caches(self, key: int) -> LayerCaches:
         if key not in self._pending:
             self._pending[key] = make_prompt_cache(self._model)
         return self._pending[key]
-
-
-def load_backend(path: Path, name: str, config: ServerConfig) -> MlxBackend:
-    """Load the checkpoint at `path` and serve it as `name`. Raises ModelError.
-
-    Call it on the thread that will use the backend.
-    """
-    device = select_device(config.model.device)
-    if device == "cpu":
-        mx.set_cache_limit(CPU_BUFFER_CACHE)
-    loaded = load_model(path, progress=log.info)
-    installed = kernels.install(loaded.model)
-    info = ModelInfo(
-        name=name,
-        tokenizer=loaded.tokenizer,
-        context_window=loaded.context_window,
-        chat_template=loaded.chat_template,
-        special_tokens=loaded.special_tokens,
-        generation_defaults=loaded.generation_defaults,
-        architecture=loaded.architecture,
-        device=device,
-        kernels=installed.description,
-        weight_bytes=loaded.weight_bytes,
-        can_batch=can_batch(make_prompt_cache(loaded.model)),
-    )
-    backend = MlxBackend(loaded.model, info, installed)
-    if config.model.warmup:
-        backend.warm_up()
-    return backend

@@ -1,0 +1,95 @@
+#include "dispatch.h"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+namespace mlxcel {
+
+#if defined(__x86_64__)
+namespace portable { Kernels make_kernels(const char* name); }
+namespace avx2 { Kernels make_kernels(const char* name); }
+namespace avxvnni { Kernels make_kernels(const char* name); }
+namespace avx512 { Kernels make_kernels(const char* name); }
+namespace avx512bf16 { Kernels make_kernels(const char* name); }
+#elif defined(__aarch64__)
+namespace portable { Kernels make_kernels(const char* name); }
+namespace neon { Kernels make_kernels(const char* name); }
+namespace neoni8mm { Kernels make_kernels(const char* name); }
+#else
+#error "add this machine to isas.txt and to this file"
+#endif
+
+namespace {
+
+struct InstructionSet {
+  const char* name;
+  bool supported;  // by this processor and by the operating system
+  Kernels (*make_kernels)(const char* name);
+};
+
+std::vector<InstructionSet> instruction_sets() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512vnni");
+  return {{"portable", true, portable::make_kernels},
+          {"avx2", avx2, avx2::make_kernels},
+          {"avxvnni", avx2 && __builtin_cpu_supports("avxvnni"), avxvnni::make_kernels},
+          {"avx512", avx512, avx512::make_kernels},
+          {"avx512bf16", avx512 && __builtin_cpu_supports("avx512bf16"), avx512bf16::make_kernels}};
+#else
+  // Bits of the Linux kernel's interface; older headers lack the later names.
+  const unsigned long dotprod = 1ul << 20, i8mm = 1ul << 13, bf16 = 1ul << 14;
+  const bool neon = getauxval(AT_HWCAP) & dotprod, more = (getauxval(AT_HWCAP2) & (i8mm | bf16)) == (i8mm | bf16);
+  return {{"portable", true, portable::make_kernels},
+          {"neon", neon, neon::make_kernels},
+          {"neoni8mm", neon && more, neoni8mm::make_kernels}};
+#endif
+}
+
+}  // namespace
+
+const std::vector<const Kernels*>& available() {
+  static const std::vector<Kernels> made = [] {
+    std::vector<Kernels> all;
+    for (const InstructionSet& set : instruction_sets())
+      if (set.supported) all.push_back(set.make_kernels(set.name));
+    return all;
+  }();
+  static const std::vector<const Kernels*> pointers = [] {
+    std::vector<const Kernels*> all;
+    for (const Kernels& kernels : made) all.push_back(&kernels);
+    return all;
+  }();
+  return pointers;
+}
+
+const Kernels& kernels_named(std::string_view name) {
+  if (name.empty()) return *available().back();
+  std::string names;
+  for (const Kernels* kernels : available()) {
+    if (name == kernels->name) return *kernels;
+    names += std::string(names.empty() ? "" : ", ") + kernels->name;
+  }
+  const char* why = "there are no kernels of that name";
+  for (const InstructionSet& set : instruction_sets())
+    if (name == set.name) why = "this processor cannot run them";
+  throw std::invalid_argument("kernels '" + std::string(name) + "': " + why + " (possible here: " + names + ")");
+}
+
+const Kernels& kernels() {
+  static const Kernels& chosen = [] () -> const Kernels& {
+    const char* name = std::getenv("MLXCEL_KERNELS");
+    return kernels_named(name ? name : "");
+  }();
+  return chosen;
+}
+
+}  // namespace mlxcel

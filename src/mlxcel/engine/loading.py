@@ -1,0 +1,103 @@
+"""From a checkpoint to a backend: the native decoder where it can run the model, MLX elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from pathlib import Path
+
+import mlx.core as mx
+
+from mlxcel import kernels
+from mlxcel.config import ServerConfig
+from mlxcel.engine.backend import Backend, ModelInfo
+from mlxcel.engine.cache.batch import can_batch
+from mlxcel.engine.native_backend import NativeBackend
+from mlxcel.engine.runner import MlxBackend
+from mlxcel.kernels import decoder, native
+from mlxcel.models.device import select_device
+from mlxcel.models.load import LoadedModel, load_model
+from mlxcel.models.mlxlm import make_prompt_cache
+
+log = logging.getLogger(__name__)
+
+CPU_BUFFER_CACHE = 64 << 20
+"""Bytes of freed buffers MLX keeps for reuse on a CPU; its default is most of the memory."""
+
+
+def load_backend(path: Path, name: str, config: ServerConfig) -> Backend:
+    """Load the checkpoint at `path` and serve it as `name`. Raises ModelError.
+
+    Call it on the thread that will use the backend.
+    """
+    device = select_device(config.model.device)
+    if device == "cpu":
+        mx.set_cache_limit(CPU_BUFFER_CACHE)
+    loaded = load_model(path, progress=log.info)
+    info = ModelInfo(
+        name=name,
+        tokenizer=loaded.tokenizer,
+        vocabulary=loaded.vocabulary,
+        context_window=loaded.context_window,
+        chat_template=loaded.chat_template,
+        special_tokens=loaded.special_tokens,
+        generation_defaults=loaded.generation_defaults,
+        architecture=loaded.architecture,
+        device=device,
+        weight_bytes=loaded.weight_bytes,
+    )
+    backend: Backend | None = _native_backend(loaded, info, config) if device == "cpu" else None
+    if backend is None:
+        if config.model.threads:
+            log.warning("--threads has no effect: this model runs on MLX")
+        backend = _mlx_backend(loaded, info)
+    if config.model.warmup:
+        warm_up(backend)
+    return backend
+
+
+def warm_up(backend: Backend) -> None:
+    """Run one prefill and one step, so that the first request does not pay for what is set up lazily."""
+    key, token = -1, min(backend.info.tokenizer.eos_token_ids, default=0)
+    backend.prefill(key, [token])
+    backend.join(key)
+    backend.decode([token])
+    backend.leave([])
+
+
+def _mlx_backend(loaded: LoadedModel, info: ModelInfo) -> MlxBackend:
+    installed = kernels.install(loaded.model)
+    batches = can_batch(make_prompt_cache(loaded.model))
+    info = dataclasses.replace(info, kernels=installed.description, can_batch=batches)
+    return MlxBackend(loaded.model, info, installed)
+
+
+def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> NativeBackend | None:
+    """The native decoder with this model's weights, or None when it is not here or cannot run the model."""
+    if os.environ.get("MLXCEL_KERNELS") == "mlx":
+        return None
+    try:
+        instruction_set = native.instruction_set()
+    except native.NativeUnavailable as reason:
+        log.warning("%s: models run on this CPU 10 to 50 times slower than they could", reason)
+        return None
+    shape = decoder.decoder_shape(loaded.model)
+    if shape is None:
+        log.info("the native decoder does not know this architecture yet; it runs on MLX")
+        return None
+    engine, threads = config.engine, config.model.threads or native.default_threads()
+    blocks = -(-engine.slot_context(info.context_window, engine.slots) // decoder.KV_BLOCK)
+    log.info("packing weights for %s", instruction_set)
+    packed = decoder.build_decoder(
+        loaded.model,
+        shape,
+        precision=config.model.cpu_precision,
+        threads=threads,
+        kv_budget=engine.slots * blocks * shape.kv_block_bytes,
+    )
+    mx.clear_cache()
+    native.return_free_memory()
+    description = f"cpu: {instruction_set}, {threads} threads, {config.model.cpu_precision} precision"
+    info = dataclasses.replace(info, kernels=description, weight_bytes=packed.weight_bytes)
+    return NativeBackend(packed, info, shape.vocabulary)

@@ -1,0 +1,47 @@
+"""The native extension, if this installation has it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+class NativeUnavailable(Exception):
+    """There is no native extension here; the message says why."""
+
+
+@cache
+def module() -> Any:
+    """`mlxcel._kernels`. Raises NativeUnavailable."""
+    try:
+        return importlib.import_module("mlxcel._kernels")
+    except ImportError as error:
+        raise NativeUnavailable(f"no native kernels: {_build_note() or error}") from error
+
+
+def _build_note() -> str:
+    """Why the installation built none; empty when it says nothing."""
+    note = Path(__file__).parents[1] / "_kernels_build.txt"
+    return note.read_text().partition("\n")[0] if note.is_file() else ""
+
+
+def instruction_set() -> str:
+    """The instruction set whose kernels run here. Raises NativeUnavailable, ValueError for a bad MLXCEL_KERNELS."""
+    return module().name()
+
+
+def return_free_memory() -> None:
+    """Give memory that was freed in small pieces back to the system, where the C library can: with glibc, nearly a
+    copy of the weights after packing."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def default_threads() -> int:
+    """One thread for each processor this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

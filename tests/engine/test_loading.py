@@ -1,0 +1,76 @@
+"""Which backend a checkpoint gets."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from mlxcel.config import EngineConfig, ModelConfig, ServerConfig
+from mlxcel.engine.loading import load_backend
+from mlxcel.engine.native_backend import NativeBackend
+from mlxcel.engine.runner import MlxBackend
+from mlxcel.kernels import native
+from mlxcel.models.device import select_device
+from tests.models import tiny
+
+CPU = ServerConfig(model=ModelConfig(device="cpu", threads=2), engine=EngineConfig(ctx_size=1024, parallel=2))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tiny.write_gguf(tmp_path / "tiny.gguf", kind="Q4_1")
+
+
+def test_a_cpu_runs_the_native_decoder(checkpoint: Path) -> None:
+    backend = load_backend(checkpoint, "tiny", CPU)
+    assert isinstance(backend, NativeBackend)
+    assert backend.info.kernels.endswith("2 threads, default precision")
+    assert (backend.info.name, backend.info.device, backend.info.can_batch) == ("tiny", "cpu", True)
+    assert backend.info.weight_bytes > 0
+
+
+def test_mlx_runs_it_on_request(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MLXCEL_KERNELS", "mlx")
+    backend = load_backend(checkpoint, "tiny", CPU)
+    assert isinstance(backend, MlxBackend)
+    assert "stock MLX" in backend.info.kernels
+    assert "--threads has no effect" in caplog.text
+
+
+def test_without_the_extension_mlx_runs_it_and_says_what_that_costs(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> str:
+        raise native.NativeUnavailable("no native kernels: no C++ compiler was found")
+
+    monkeypatch.setattr(native, "instruction_set", missing)
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(load_backend(checkpoint, "tiny", CPU), MlxBackend)
+    (line,) = [record.message for record in caplog.records if "native kernels" in record.message]
+    assert line.startswith("no native kernels: no C++ compiler was found: ")
+    assert "slower" in line
+
+
+def test_an_architecture_the_decoder_does_not_know_runs_on_mlx(tmp_path: Path) -> None:
+    folder = tiny.write_folder(tmp_path / "biased", {**tiny.CONFIG, "head_dim": 24})
+    assert isinstance(load_backend(folder, "odd", CPU), MlxBackend)
+
+
+def test_both_say_the_same(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = list(range(5, 45))
+    answers = []
+    for kernels in ("", "mlx"):
+        monkeypatch.setenv("MLXCEL_KERNELS", kernels)
+        backend = load_backend(checkpoint, "tiny", CPU)
+        backend.prefill(1, prompt[:-1])
+        backend.join(1)
+        said = prompt[-1:]
+        for _ in range(12):
+            said.append(int(backend.decode(said[-1:])[0].argmax()))
+        answers.append(said)
+    assert answers[0] == answers[1]
+    select_device("auto")
