@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -16,6 +19,7 @@ import httpx
 import pytest
 
 from mlxcel.api.app import create_app
+from mlxcel.cli import serving
 from mlxcel.cli.command import CommandError
 from mlxcel.cli.listener import Listener, bound
 from mlxcel.cli.serving import serve
@@ -80,6 +84,18 @@ class Running:
         transport = httpx.HTTPTransport(uds=uds, verify=verify)
         with httpx.Client(transport=transport, base_url="http://server" if uds else url, timeout=30) as client:
             return client.request(method, path, json=body)
+
+    def exchange(self, data: bytes) -> bytes:
+        """Send these bytes and return what comes back until the server is silent or closes."""
+        address = self._listener.url.rpartition(":")
+        with socket.create_connection(("127.0.0.1", int(address[2])), timeout=30) as connection:
+            connection.sendall(data)
+            connection.settimeout(1)
+            received = b""
+            with contextlib.suppress(TimeoutError):
+                while part := connection.recv(65536):
+                    received += part
+            return received
 
 
 def served(load: Callable[[], Backend], user: Callable[[Running], None], network: NetworkConfig | None = None) -> None:
@@ -223,3 +239,57 @@ def test_a_second_signal_leaves_at_once() -> None:
                 assert line, "the process ended early"
             process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
+
+
+def test_answers_that_do_not_end_in_time_are_ended(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream gets its last chunk, a whole answer an error in the envelope; nothing is just cut off."""
+    monkeypatch.setattr(serving, "DRAIN_SECONDS", 0.2)
+    endless = ScriptedBackend(lambda prompt: [120] * 10**6, context=10**6)
+
+    def user(server: Running) -> None:
+        lines.wait("ready")
+        with ThreadPoolExecutor(2) as pool:
+            stream = pool.submit(server.request, "POST", "/v1/chat/completions", {**ASK, "stream": True})
+            whole = pool.submit(server.request, "POST", "/v1/chat/completions", ASK)
+            while server.request("GET", "/health").json()["batch"]["active_sequences"] < 2:
+                pass
+            server.stop()
+            frames = [line for line in stream.result().text.splitlines() if line]
+            answer = whole.result()
+        assert frames[-1] == "data: [DONE]"
+        assert '"finish_reason":"error"' in frames[-2]
+        assert answer.status_code == 503
+        assert answer.json()["error"]["type"] == "server_error"
+
+    served(lambda: endless, user)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        b"HTTP2-Settings: AAMAAABkAAQAAP__\r\nContent-Length: %d\r\n\r\n%b",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n%b",
+    ],
+)
+def test_an_offer_to_upgrade_is_not_taken_and_the_body_is_read(request_bytes: bytes, lines: Lines) -> None:
+    body = json.dumps(ASK).encode()
+
+    def user(server: Running) -> None:
+        lines.wait("ready")
+        answer = server.exchange(request_bytes % (len(body), body))
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.count(b"HTTP/1.1") == 1
+
+    served(ScriptedBackend, user)
+
+
+def test_what_is_no_http_gets_the_error_envelope(lines: Lines) -> None:
+    def user(server: Running) -> None:
+        lines.wait("ready")
+        for nonsense in (b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n"):
+            head, _, body = server.exchange(nonsense).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400 ")
+            assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+    served(ScriptedBackend, user)
