@@ -54,25 +54,26 @@ native: ## Build and run the tests of the native kernels
 clean: ## Remove the environment and what was built
 	rm -rf $(VENV) build native/build src/mlxcel/_kernels*
 
-$(BIN)/python:
+$(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mlxcel needs Python 3.11 or newer; '$(PYTHON)' is older. Try: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 	  { echo "'$(PYTHON)' cannot make virtual environments. On Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
 
-$(VENV)/.base: $(INSTALLED) | $(BIN)/python
+$(VENV)/.base: $(INSTALLED) | $(VENV)/.made
 	$(BIN)/pip install --quiet --progress-bar on -e '.$(BASE_EXTRAS)'
 	@touch $@
 
-$(VENV)/.all: $(INSTALLED) | $(BIN)/python
+$(VENV)/.all: $(INSTALLED) | $(VENV)/.made
 	$(BIN)/pip install --quiet --progress-bar on -e '.$(ALL_EXTRAS)'
 	@touch $@ $(VENV)/.base
 
-$(VENV)/.dev: $(INSTALLED) | $(BIN)/python
+$(VENV)/.dev: $(INSTALLED) | $(VENV)/.made
 	$(BIN)/pip install --quiet -e '.[dev]'
 	@touch $@ $(VENV)/.base
 
-$(VENV)/.bench: pyproject.toml | $(BIN)/python
+$(VENV)/.bench: pyproject.toml | $(VENV)/.made
 	$(BIN)/pip install --quiet -e '.[bench]'
 	@touch $@ $(VENV)/.base

@@ -38,7 +38,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_installed_commands_exist() -> None:
     scripts = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    for command, target in (("mlxcel", "mlxcel.cli.main:main"), ("mlxcel-server", "mlxcel.cli.server:main")):
+    for command, target in (("mlxcel", "mlxcel.cli.main:console"), ("mlxcel-server", "mlxcel.cli.server:console")):
         assert f'{command} = "{target}"' in scripts
         module, _, function = target.partition(":")
         assert callable(getattr(importlib.import_module(module), function))

@@ -1,8 +1,6 @@
 """`python -m mlxcel.cli` is `mlxcel`."""
 
-import sys
-
-from mlxcel.cli.main import main
+from mlxcel.cli.main import console
 
 if __name__ == "__main__":
-    sys.exit(main())
+    console()

@@ -40,14 +40,14 @@ class Command:
 
     def main(self, argv: Sequence[str]) -> int:
         """Run with the words after the program's name and return the exit code."""
-        if "--help" in argv or "-h" in argv:
-            synopsis = " ".join(filter(None, (self.program, self.operands, "[flags]")))
-            print(usage(synopsis, self.summary, self.flags, note=self.note), end="")
-            return 0
-        if "--version" in argv:
-            print(f"mlxcel {__version__}")
-            return 0
         try:
+            if "--help" in argv or "-h" in argv:
+                synopsis = " ".join(filter(None, (self.program, self.operands, "[flags]")))
+                print(usage(synopsis, self.summary, self.flags, note=self.note), end="", flush=True)
+                return 0
+            if "--version" in argv:
+                print(f"mlxcel {__version__}", flush=True)
+                return 0
             code = self.work(parse(argv, self.flags, os.environ, operands=self.most_operands))
             sys.stdout.flush()
             return code

@@ -6,9 +6,11 @@ import difflib
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from mlxcel import __version__
 from mlxcel.cli.command import EXIT_USAGE, fail
+from mlxcel.cli.process import run_process
 
 SUBCOMMANDS = {
     "serve": ("server", "Serve a model over HTTP"),
@@ -41,6 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = importlib.import_module(f"mlxcel.cli.{SUBCOMMANDS[name][0]}")
     code: int = module.main(words[1:], f"mlxcel {name}")
     return code
+
+
+def console() -> NoReturn:
+    """The executable `mlxcel`."""
+    run_process(main)
 
 
 def _usage() -> str:

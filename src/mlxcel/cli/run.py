@@ -18,11 +18,12 @@ from mlxcel.cli.flags_generation import CONTEXT_FLAGS, SAMPLING_FLAGS, TEMPLATE_
 from mlxcel.cli.flags_serving import DEVICE_FLAGS, GENERAL_FLAGS, HUB_FLAGS, LOG_FLAGS, store_root
 from mlxcel.cli.loading import make_engine, wait_loaded
 from mlxcel.cli.parser import Arguments
+from mlxcel.cli.process import interruptible
 from mlxcel.cli.progress import shown_progress
 from mlxcel.cli.values import text
 from mlxcel.config import EngineConfig, LogConfig, ModelConfig, ServerConfig
 from mlxcel.models.catalogue import DEFAULT_MODEL
-from mlxcel.models.resolve import resolve
+from mlxcel.models.resolve import ResolvedModel, resolve
 from mlxcel.telemetry.logs import setup_logging
 
 if TYPE_CHECKING:
@@ -61,17 +62,23 @@ def _run(arguments: Arguments) -> int:
     config = configure(arguments, base)
     # Standard output is for the answer alone.
     setup_logging(config.log, secrets=(config.model.hf_token or "",), stream=sys.stderr)
-    with shown_progress(sys.stderr, os.environ) as progress:
-        model = resolve(config.model, progress)
+    with interruptible():
+        with shown_progress(sys.stderr, os.environ) as progress:
+            model = resolve(config.model, progress)
+        return _converse_with(config, model, arguments.get("--prompt"))
+
+
+def _converse_with(config: ServerConfig, model: ResolvedModel, prompt: str | None) -> int:
     engine = make_engine(config, model)
     with asyncio.Runner() as runner:
         try:
             conversation = runner.run(open_conversation(engine, config))
-            if prompt := arguments.get("--prompt"):
+            if prompt:
                 return answer_once(runner, conversation, prompt)
             return converse(runner, conversation)
         finally:
-            runner.run(engine.close())
+            # A worker in the middle of a long prompt is not waited for: the process ends anyway.
+            runner.run(engine.close(patience=1.0))
 
 
 async def open_conversation(engine: Engine, config: ServerConfig) -> Conversation:

@@ -6,15 +6,18 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from mlxcel import __version__
-from mlxcel.cli.command import Command
+from mlxcel.cli.command import Command, CommandError
 from mlxcel.cli.configure import configure
 from mlxcel.cli.flags import SERVER_FLAGS
 from mlxcel.cli.listener import bound, check_tls, is_unix
 from mlxcel.cli.loading import make_engine
 from mlxcel.cli.parser import Arguments
+from mlxcel.cli.process import interruptible, run_process
 from mlxcel.cli.progress import shown_progress
+from mlxcel.config import ServerConfig
 from mlxcel.models.resolve import ResolvedModel, resolve
 from mlxcel.models.store import file_sizes
 from mlxcel.telemetry.logs import setup_logging
@@ -33,6 +36,11 @@ def main(argv: Sequence[str] | None = None, program: str = "mlxcel-server") -> i
     return command.main(sys.argv[1:] if argv is None else argv)
 
 
+def console() -> NoReturn:
+    """The executable `mlxcel-server`."""
+    run_process(main)
+
+
 def _run(arguments: Arguments) -> int:
     config = configure(arguments)
     secrets = (*config.network.api_keys, config.model.hf_token or "")
@@ -44,7 +52,8 @@ def _run(arguments: Arguments) -> int:
             log.warning("--host PATH --port 0 is an old way to name a Unix socket; let the name end in .sock")
         if not listener.is_local and not config.network.api_keys:
             log.warning("%s can be reached from other machines without a key; see --api-key", listener.url)
-        with shown_progress(sys.stderr, os.environ) as progress:
+        _check_template(config)
+        with interruptible(), shown_progress(sys.stderr, os.environ) as progress:
             model = resolve(config.model, progress)
         log.info("mlxcel %s: %s from %s, %s", __version__, model.name, model.path, _size(model))
         # The web and model frameworks are imported only now that nothing else can go wrong.
@@ -53,6 +62,19 @@ def _run(arguments: Arguments) -> int:
 
         serve(make_engine(config, model), lambda engine: create_app(engine, config), config.network, listener)
     return 0
+
+
+def _check_template(config: ServerConfig) -> None:
+    """A template given by a flag must be one. Raises CommandError."""
+    if config.model.chat_template is None:
+        return
+    from mlxcel.chat.errors import PromptError
+    from mlxcel.chat.template import ChatTemplate
+
+    try:
+        ChatTemplate(config.model.chat_template, {})
+    except PromptError as error:
+        raise CommandError(f"--chat-template: {error}") from error
 
 
 def _size(model: ResolvedModel) -> str:

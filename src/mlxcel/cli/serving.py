@@ -78,6 +78,8 @@ async def _announce(engine: Engine, url: str) -> None:
     """Wait for the model and say what runs where. Raises ModelError or CommandError when there will be none."""
     info = await wait_loaded(engine)
     log.info("%s (%s) runs on %s", info.name, info.architecture or "no name", info.kernels or info.device)
+    if info.chat_template is None:
+        log.warning("the checkpoint has no chat template: chat needs --chat-template-file")
     log.info("%d slots of %d tokens; ready on %s", engine.slots, engine.slot_context, url)
 
 

@@ -182,7 +182,7 @@ def template_source(value: str) -> str:
 def read_text(file: Path) -> str:
     """The text of a file named by a flag. Raises FlagError."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise FlagError(f"cannot read {file}: {reason}") from error

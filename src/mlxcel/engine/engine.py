@@ -159,15 +159,18 @@ class Engine:
             cache_pool_active=counters.active,
         )
 
-    async def close(self, drain: float = 0.0) -> None:
-        """Refuse new work, let running sequences end for at most `drain` seconds, then stop the worker."""
+    async def close(self, drain: float = 0.0, patience: float = 30.0) -> None:
+        """Refuse new work, let running sequences end for at most `drain` seconds, then stop the worker.
+
+        patience: seconds to wait for the step that the worker is in; then it is left to the end of the process.
+        """
         self._closing = True
         deadline = time.monotonic() + drain
         while self._in_flight and time.monotonic() < deadline and self.state is EngineState.READY:
             await asyncio.sleep(0.02)
         self._worker.stop()
         if self._worker.is_alive():
-            await asyncio.to_thread(self._worker.join)
+            await asyncio.to_thread(self._worker.join, patience)
         self._end_live("the server is shutting down")
 
     def _sequence(self, request: GenerationRequest, info: ModelInfo, context: int) -> EngineSequence:

@@ -18,6 +18,7 @@ from mlxcel.engine.backend import Backend
 from mlxcel.engine.counters import Counters
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind
 from mlxcel.engine.generation import Generation
+from mlxcel.engine.sampling.candidates import SamplingError
 from mlxcel.engine.scheduler import Decode, Prefill, Scheduler
 from mlxcel.engine.sequence import Sequence
 
@@ -143,7 +144,7 @@ class Worker(threading.Thread):
             try:
                 events = sequence.advance(row)
             except Exception as error:
-                log.exception("sampling failed")
+                log.warning("a row cannot be sampled: %s", error, exc_info=not isinstance(error, SamplingError))
                 events = self._failure(sequence, error)
             self.counters.decode_tokens += sequence.generated - before
             self._post_events(sequence, events)

@@ -59,7 +59,7 @@ def load_model(path: Path, *, progress: Callable[[str], None] | None = None) -> 
     report = progress or _say_nothing
     if path.is_dir():
         loaded = _load_folder(path, report)
-    elif path.suffix == ".gguf":
+    elif path.suffix.lower() == ".gguf":
         loaded = _load_gguf(path, report)
     elif path.exists():
         raise ModelError(f"{path}: is neither a .gguf file nor a checkpoint folder")
@@ -151,7 +151,7 @@ def _folder_weights(folder: Path, config: Mapping[str, Any]) -> tuple[nn.Module,
     try:
         with as_model_files(folder, files) as model_folder:
             return mlxlm.load_folder(model_folder)
-    except Exception as error:  # third-party code over contents of every kind
+    except (Exception, SystemExit) as error:  # third-party code over contents of every kind; some of it exits
         hint = f" (missing from the folder: {', '.join(missing)})" if missing else ""
         raise ModelError(f"{folder}: {one_line(error)}{hint}") from error
 

@@ -37,11 +37,14 @@ class StoredModel:
 
 def default_root(environ: Mapping[str, str]) -> Path:
     """Where models are kept when no flag says so."""
-    if models := environ.get("MLXCEL_MODELS_DIR"):
-        return Path(models).expanduser()
-    if cache := environ.get("MLXCEL_CACHE_DIR"):
-        return Path(cache).expanduser() / "models"
-    return Path.home() / ".cache" / "mlxcel" / "models"
+    try:
+        if models := environ.get("MLXCEL_MODELS_DIR"):
+            return Path(models).expanduser()
+        if cache := environ.get("MLXCEL_CACHE_DIR"):
+            return Path(cache).expanduser() / "models"
+        return Path.home() / ".cache" / "mlxcel" / "models"
+    except RuntimeError as error:  # no such user, no home
+        raise ModelError(f"the model store cannot be found: {error}") from error
 
 
 def is_model_id(text: str) -> bool:

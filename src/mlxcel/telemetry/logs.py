@@ -31,6 +31,8 @@ def setup_logging(config: LogConfig, *, secrets: Collection[str] = (), stream: I
     Every occurrence of one of `secrets`, and of what looks like a credential, is written as `[redacted]`.
     Replaces what an earlier call set up. Raises LogFileError when the log file cannot be used.
     """
+    # A log nobody reads any more is no reason to print traces, which would bypass the redaction.
+    logging.raiseExceptions = False
     handlers: list[logging.Handler] = []
     if not config.disable:
         sink = stream or sys.stdout
