@@ -11,15 +11,31 @@
 namespace mlxcel {
 
 #if defined(__x86_64__)
-namespace portable { Kernels make_kernels(const char* name); }
-namespace avx2 { Kernels make_kernels(const char* name); }
-namespace avxvnni { Kernels make_kernels(const char* name); }
-namespace avx512 { Kernels make_kernels(const char* name); }
-namespace avx512bf16 { Kernels make_kernels(const char* name); }
+namespace portable {
+Kernels make_kernels(const char* name);
+}
+namespace avx2 {
+Kernels make_kernels(const char* name);
+}
+namespace avxvnni {
+Kernels make_kernels(const char* name);
+}
+namespace avx512 {
+Kernels make_kernels(const char* name);
+}
+namespace avx512bf16 {
+Kernels make_kernels(const char* name);
+}
 #elif defined(__aarch64__)
-namespace portable { Kernels make_kernels(const char* name); }
-namespace neon { Kernels make_kernels(const char* name); }
-namespace neoni8mm { Kernels make_kernels(const char* name); }
+namespace portable {
+Kernels make_kernels(const char* name);
+}
+namespace neon {
+Kernels make_kernels(const char* name);
+}
+namespace neoni8mm {
+Kernels make_kernels(const char* name);
+}
 #else
 #error "add this machine to isas.txt and to this file"
 #endif
@@ -85,7 +101,7 @@ const Kernels& kernels_named(std::string_view name) {
 }
 
 const Kernels& kernels() {
-  static const Kernels& chosen = [] () -> const Kernels& {
+  static const Kernels& chosen = []() -> const Kernels& {
     const char* name = std::getenv("MLXCEL_KERNELS");
     return kernels_named(name ? name : "");
   }();

@@ -30,7 +30,8 @@ uint16_t float_to_half(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);
   if (magnitude >= 0x47800000) return static_cast<uint16_t>(sign | 0x7c00);
-  if (magnitude < 0x38800000) return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p24f));
+  if (magnitude < 0x38800000)
+    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p24f));
   return static_cast<uint16_t>(sign | ((magnitude >> 13) - (112 << 10)));
 }
 
@@ -130,7 +131,8 @@ template <class Matrix>
 int count_tiles(std::span<const Matrix> matrices, Arrangement arrangement) {
   auto tiles_of = [](int rows) { return (rows + tile_outputs - 1) / tile_outputs; };
   for (const Matrix& m : matrices)
-    if (m.rows < 0 || m.cols != matrices[0].cols) throw std::invalid_argument("matrices with different columns cannot be packed together");
+    if (m.rows < 0 || m.cols != matrices[0].cols)
+      throw std::invalid_argument("matrices with different columns cannot be packed together");
   if (arrangement == Arrangement::Interleaved) {
     if (matrices.size() != 2 || matrices[0].rows != matrices[1].rows)
       throw std::invalid_argument("two matrices of one shape can be interleaved");
@@ -178,7 +180,8 @@ PackedWeights::PackedWeights(std::span<const AffineMatrix> matrices, Arrangement
   for (const AffineMatrix& m : matrices) {
     if (m.bits < 2 || m.bits > 8 || m.bits == 7) throw std::invalid_argument("bits must be 2, 3, 4, 5, 6 or 8");
     if (m.group != 32 && m.group != 64 && m.group != 128) throw std::invalid_argument("group must be 32, 64 or 128");
-    if (m.group != matrices[0].group) throw std::invalid_argument("matrices with different groups cannot be packed together");
+    if (m.group != matrices[0].group)
+      throw std::invalid_argument("matrices with different groups cannot be packed together");
     if (m.cols % m.group) throw std::invalid_argument("columns must be a multiple of the group");
     bits = std::max(bits, m.bits);
   }
@@ -207,7 +210,9 @@ PackedWeights::PackedWeights(std::span<const DenseMatrix> matrices, Arrangement 
   cols_ = matrices[0].cols;
   group_ = chunk_cols;
   groups_ = (cols_ + group_ - 1) / group_;
-  storage_ = type == Scalar::Float32 ? Storage::Float32 : type == Scalar::Float16 ? Storage::Float16 : Storage::BFloat16;
+  storage_ = type == Scalar::Float32   ? Storage::Float32
+             : type == Scalar::Float16 ? Storage::Float16
+                                       : Storage::BFloat16;
   values_bytes_ = record_bytes_ = static_cast<size_t>(group_) * tile_outputs * size_of(type);
   data_ = arena.allocate(bytes());
 }
@@ -255,7 +260,8 @@ void PackedWeights::dequantise_row(int n, float* out) const {
   const std::byte* record = tile(n / tile_outputs);
   const int lane = n % tile_outputs;
   if (!quantised()) {
-    for (int k = 0; k < cols_; k++) out[k] = read(record, scalar_of(storage_), static_cast<size_t>(k) * tile_outputs + lane);
+    for (int k = 0; k < cols_; k++)
+      out[k] = read(record, scalar_of(storage_), static_cast<size_t>(k) * tile_outputs + lane);
     return;
   }
   for (int g = 0; g < groups_; g++, record += record_bytes_, out += group_) {
@@ -263,7 +269,8 @@ void PackedWeights::dequantise_row(int n, float* out) const {
     const float bias = read(record + values_bytes_, scale_type_, tile_outputs + lane);
     const auto* values = reinterpret_cast<const uint8_t*>(record) + 4 * lane;
     for (int k = 0; k < group_; k++) {
-      const int q = storage_ == Storage::Bytes ? values[k / 4 * 64 + k % 4] : values[k / 8 * 64 + k % 4] >> (k & 4) & 15;
+      const int q =
+          storage_ == Storage::Bytes ? values[k / 4 * 64 + k % 4] : values[k / 8 * 64 + k % 4] >> (k & 4) & 15;
       out[k] = scale * static_cast<float>(q) + bias;
     }
   }

@@ -100,7 +100,7 @@ class PackedWeights {
   int cols() const { return cols_; }
   int group() const { return group_; }
   int groups() const { return groups_; }
-  int tiles() const { return tiles_; }  // outputs beyond the last row are 0
+  int tiles() const { return tiles_; }                   // outputs beyond the last row are 0
   size_t values_bytes() const { return values_bytes_; }  // in a record, before the scales
   size_t record_bytes() const { return record_bytes_; }
   size_t tile_bytes() const { return record_bytes_ * groups_; }
@@ -130,7 +130,11 @@ struct Activations {
   Precision precision;
 
   Activations(void* memory, int rows, int cols, int group, Precision precision)
-      : data(static_cast<std::byte*>(memory)), rows(rows), cols(cols), group(exact_group(group, precision)), precision(precision) {}
+      : data(static_cast<std::byte*>(memory)),
+        rows(rows),
+        cols(cols),
+        group(exact_group(group, precision)),
+        precision(precision) {}
   // For the products of `rows` rows with `weights`.
   Activations(void* memory, int rows, const PackedWeights& weights, Precision wanted)
       : Activations(memory, rows, weights.cols(), weights.group(), weights.precision(wanted)) {}
@@ -145,8 +149,12 @@ struct Activations {
   size_t blocks() const { return rows ? (rows + interleaved() - 1) / interleaved() : 0; }
   int groups() const { return (cols + group - 1) / group; }
   size_t row_chunk_bytes() const { return precision == Precision::Exact ? 4 * chunk_cols : planes() * chunk_cols; }
-  size_t chunk_bytes() const { return interleaved() * (row_chunk_bytes() + (precision == Precision::Exact ? 0 : sizeof(float))); }
-  size_t group_bytes() const { return group / chunk_cols * chunk_bytes() + (precision == Precision::Exact ? 0 : interleaved() * sizeof(float)); }
+  size_t chunk_bytes() const {
+    return interleaved() * (row_chunk_bytes() + (precision == Precision::Exact ? 0 : sizeof(float)));
+  }
+  size_t group_bytes() const {
+    return group / chunk_cols * chunk_bytes() + (precision == Precision::Exact ? 0 : interleaved() * sizeof(float));
+  }
   size_t block_bytes() const { return groups() * group_bytes(); }
 
  private:
@@ -192,7 +200,8 @@ void gemm(Worker& worker, const GemmKernels& kernels, const PackedWeights& weigh
     piece.tiles = std::min(split.tiles, weights.tiles() - piece.first_tile);
     piece.stride = static_cast<size_t>(piece.tiles) * tile_outputs;
     piece.out = static_cast<float*>(worker.scratch((piece.last_row - piece.first_row) * piece.stride * sizeof(float)));
-    kernels.multiply(weights, piece.first_tile, piece.tiles, x, piece.first_row, piece.last_row, piece.out, piece.stride);
+    kernels.multiply(weights, piece.first_tile, piece.tiles, x, piece.first_row, piece.last_row, piece.out,
+                     piece.stride);
     epilogue(static_cast<const GemmPiece&>(piece));
   });
 }

@@ -13,14 +13,24 @@ namespace mlxcel::MLXCEL_ISA {
 
 using Storage = PackedWeights::Storage;
 
-// Rows that one kernel may take: up to as many as the registers hold sums for.
+// Rows that one kernel may take: up to as many as the registers hold sums for. Loops over sums are unrolled, so that
+// the sums can be in registers.
 #if defined(__AVX512F__)
 using Heights = std::integer_sequence<int, 1, 2, 3, 4, 8, 12>;
 constexpr size_t sum_bytes = 12 * sizeof(f32x16);
-#else
+constexpr int unrolled = 16;
+#elif defined(__AVX2__) || defined(__ARM_NEON)
 using Heights = std::integer_sequence<int, 1, 2, 3, 4>;
 constexpr size_t sum_bytes = 4 * sizeof(f32x16);
+constexpr int unrolled = 16;
+#else
+using Heights = std::integer_sequence<int, 1, 2, 3, 4, 8>;
+constexpr size_t sum_bytes = 4 * sizeof(f32x16);
+constexpr int unrolled = 1;
 #endif
+
+// With few rows the weights come from memory, faster than the processor would ask for them by itself.
+constexpr size_t prefetch_distance = 2048;
 
 MLXCEL_INLINE f32x16 load_scalars(const std::byte* p, Scalar type) {
   if (type == Scalar::Float16) return load_f16(reinterpret_cast<const uint16_t*>(p));
@@ -87,8 +97,10 @@ static void quantise_groups(const float* x, const Activations& to, int row, int 
 }
 
 static void quantise(const float* x, const Activations& to, int row, int first_col, int cols) {
-  if (to.precision == Precision::Fast) return quantise_groups<1>(x, to, row, first_col / to.group, (first_col + cols) / to.group);
-  if (to.precision == Precision::Default) return quantise_groups<2>(x, to, row, first_col / to.group, (first_col + cols) / to.group);
+  if (to.precision == Precision::Fast)
+    return quantise_groups<1>(x, to, row, first_col / to.group, (first_col + cols) / to.group);
+  if (to.precision == Precision::Default)
+    return quantise_groups<2>(x, to, row, first_col / to.group, (first_col + cols) / to.group);
   const int interleaved = to.interleaved();
   std::byte* start = to.data + row / interleaved * to.block_bytes() + row % interleaved * to.row_chunk_bytes();
   for (int k = 0; k < cols; k += chunk_cols) {
@@ -157,20 +169,6 @@ struct ByteSum {
 };
 
 template <>
-struct Step<Storage::Nibbles> {
-  using Sum = NibbleSum;
-  static constexpr int cols = 8;
-  nibbles64 low, high;
-
-  [[gnu::always_inline]] inline explicit Step(const std::byte* weights)
-      : low(low_nibbles(load64(weights))), high(high_nibbles(load64(weights))) {}
-  [[gnu::always_inline]] inline void add_to(Sum& sum, const std::byte* x) const {
-    sum.add(low, x);
-    sum.add(high, x + 4);
-  }
-};
-
-template <>
 struct Step<Storage::Bytes> {
   using Sum = ByteSum;
   static constexpr int cols = 4;
@@ -186,7 +184,7 @@ struct Step<Storage::Bytes> {
 
 #else
 
-struct IntegerSum {
+struct NibbleSum {
   i32x16 sums;
 
   [[gnu::always_inline]] inline void clear() { sums = zero_i32(); }
@@ -198,8 +196,20 @@ struct IntegerSum {
 };
 
 template <>
+struct Step<Storage::Bytes> {
+  using Sum = NibbleSum;  // takes any bytes
+  static constexpr int cols = 4;
+  bytes64 weights;
+
+  [[gnu::always_inline]] inline explicit Step(const std::byte* from) : weights(load64(from)) {}
+  [[gnu::always_inline]] inline void add_to(Sum& sum, const std::byte* x) const { sum.add(weights, x); }
+};
+
+#endif
+
+template <>
 struct Step<Storage::Nibbles> {
-  using Sum = IntegerSum;
+  using Sum = NibbleSum;
   static constexpr int cols = 8;
   decltype(low_nibbles(bytes64{})) low, high;  // a type of their own where bytes below 16 have a shorter `dot`
 
@@ -211,40 +221,31 @@ struct Step<Storage::Nibbles> {
   }
 };
 
-template <>
-struct Step<Storage::Bytes> {
-  using Sum = IntegerSum;
-  static constexpr int cols = 4;
-  bytes64 weights;
-
-  [[gnu::always_inline]] inline explicit Step(const std::byte* from) : weights(load64(from)) {}
-  [[gnu::always_inline]] inline void add_to(Sum& sum, const std::byte* x) const { sum.add(weights, x); }
-};
-
-#endif
-
 // One chunk of a tile times planes [first, first + together) of `count` rows.
 template <Storage storage, int planes, int count, int together>
-MLXCEL_INLINE void multiply_planes(const std::byte* values, const Rows<count>& x, int first, i32x16 (&totals)[together][count]) {
+MLXCEL_INLINE void multiply_planes(const std::byte* values, const Rows<count>& x, int first,
+                                   i32x16 (&totals)[together][count]) {
   using Chunk = Step<storage>;
   typename Chunk::Sum sums[together][count];
-#pragma GCC unroll 2
+#pragma GCC unroll unrolled
   for (int p = 0; p < together; p++)
-#pragma GCC unroll 16
+#pragma GCC unroll unrolled
     for (int m = 0; m < count; m++) sums[p][m].clear();
   // Weights that were unpacked for the other plane are not worth the registers.
   asm("" : "+r"(values));
-#pragma GCC unroll 8
+#pragma GCC unroll unrolled
   for (int k = 0; k < chunk_cols; k += Chunk::cols, values += 64) {
+    if constexpr (count < block_rows) __builtin_prefetch(values + prefetch_distance);
     const Chunk step(values);
-#pragma GCC unroll 16
+#pragma GCC unroll unrolled
     for (int m = 0; m < count; m++)
-#pragma GCC unroll 2
-      for (int p = 0; p < together; p++) step.add_to(sums[p][m], x.part(m, (first + p) * chunk_cols + k, planes * chunk_cols));
+#pragma GCC unroll unrolled
+      for (int p = 0; p < together; p++)
+        step.add_to(sums[p][m], x.part(m, (first + p) * chunk_cols + k, planes * chunk_cols));
   }
-#pragma GCC unroll 2
+#pragma GCC unroll unrolled
   for (int p = 0; p < together; p++)
-#pragma GCC unroll 16
+#pragma GCC unroll unrolled
     for (int m = 0; m < count; m++) totals[p][m] = sums[p][m].total();
 }
 
@@ -255,19 +256,19 @@ MLXCEL_INLINE void multiply_chunk(const std::byte* values, const Rows<count>& x,
   constexpr int together = planes * count * sizeof(typename Step<storage>::Sum) <= sum_bytes ? planes : 1;
   i32x16 totals[together][count];
   multiply_planes<storage, planes>(values, x, 0, totals);
-#pragma GCC unroll 16
+#pragma GCC unroll unrolled
   for (int m = 0; m < count; m++) whole[m] = to_f32(totals[0][m]);
   if constexpr (planes == 2) {
     if constexpr (together == 1) multiply_planes<storage, planes>(values, x, 1, totals);
-#pragma GCC unroll 16
+#pragma GCC unroll unrolled
     for (int m = 0; m < count; m++) whole[m] = fma(whole[m], splat(256.0f), to_f32(totals[together - 1][m]));
   }
 }
 
 // One tile times `count` rows.
 template <Storage storage, int planes, int count>
-MLXCEL_INLINE void integer_tile(const PackedWeights& weights, int tile, const Activations& activations, int row, float* out,
-                                size_t stride) {
+MLXCEL_INLINE void integer_tile(const PackedWeights& weights, int tile, const Activations& activations, int row,
+                                float* out, size_t stride) {
   constexpr size_t chunk_values = chunk_cols / Step<storage>::cols * 64;
   Rows<count> x(activations, row);
   const size_t chunk_bytes = activations.chunk_bytes(), scales_at = x.interleaved * planes * chunk_cols;
@@ -283,13 +284,14 @@ MLXCEL_INLINE void integer_tile(const PackedWeights& weights, int tile, const Ac
     for (int c = 0; c < chunks; c++, values += chunk_values) {
       f32x16 whole[count];
       multiply_chunk<storage, planes>(values, x, whole);
-#pragma GCC unroll 16
-      for (int m = 0; m < count; m++) products[m] = fma(whole[m], splat_at(x.part(m, scales_at, sizeof(float))), products[m]);
+#pragma GCC unroll unrolled
+      for (int m = 0; m < count; m++)
+        products[m] = fma(whole[m], splat_at(x.part(m, scales_at, sizeof(float))), products[m]);
       x.advance(chunk_bytes);
     }
     const f32x16 scales = load_scalars(values, scale_type), biases = load_scalars(values + biases_at, scale_type);
     values += 2 * biases_at;
-#pragma GCC unroll 16
+#pragma GCC unroll unrolled
     for (int m = 0; m < count; m++) {
       result[m] = fma(scales, products[m], result[m]);
       result[m] = fma(biases, splat_at(x.part(m, 0, sizeof(float))), result[m]);
@@ -305,8 +307,10 @@ MLXCEL_INLINE void integer_tile(const PackedWeights& weights, int tile, const Ac
 template <Storage storage>
 MLXCEL_INLINE f32x16 column(const std::byte* values, int k, f32x16 scales, f32x16 biases) {
   if constexpr (storage == Storage::Float32) return load(reinterpret_cast<const float*>(values) + k * tile_outputs);
-  if constexpr (storage == Storage::Float16) return load_f16(reinterpret_cast<const uint16_t*>(values) + k * tile_outputs);
-  if constexpr (storage == Storage::BFloat16) return load_bf16(reinterpret_cast<const uint16_t*>(values) + k * tile_outputs);
+  if constexpr (storage == Storage::Float16)
+    return load_f16(reinterpret_cast<const uint16_t*>(values) + k * tile_outputs);
+  if constexpr (storage == Storage::BFloat16)
+    return load_bf16(reinterpret_cast<const uint16_t*>(values) + k * tile_outputs);
   if constexpr (storage == Storage::Nibbles || storage == Storage::Bytes) {
     constexpr int step = storage == Storage::Nibbles ? 8 : 4;
     const bytes64 w = load64(values + k / step * 64);
@@ -317,13 +321,14 @@ MLXCEL_INLINE f32x16 column(const std::byte* values, int k, f32x16 scales, f32x1
 
 // `width` tiles times `count` rows. Each chunk of columns is summed by itself: shorter sums, smaller errors.
 template <Storage storage, int count, int width>
-MLXCEL_INLINE void float_tiles(const PackedWeights& weights, int tile, const Activations& activations, int row, float* out,
-                               size_t stride) {
+MLXCEL_INLINE void float_tiles(const PackedWeights& weights, int tile, const Activations& activations, int row,
+                               float* out, size_t stride) {
   constexpr bool quantised = storage == Storage::Nibbles || storage == Storage::Bytes;
   constexpr int unroll = quantised ? 8 : 4;
   Rows<count> x(activations, row);
   const int chunks = weights.group() / chunk_cols, groups = weights.groups();
-  const size_t chunk_values = weights.values_bytes() / chunks, tile_bytes = weights.tile_bytes(), chunk_bytes = activations.chunk_bytes();
+  const size_t chunk_values = weights.values_bytes() / chunks, tile_bytes = weights.tile_bytes(),
+               chunk_bytes = activations.chunk_bytes();
   const std::byte* record = weights.tile(tile);
   f32x16 result[width][count];
   for (auto& tile_results : result)
@@ -343,23 +348,23 @@ MLXCEL_INLINE void float_tiles(const PackedWeights& weights, int tile, const Act
       for (auto& tile_sums : sums)
         for (f32x16& s : tile_sums) s = splat(0.0f);
       for (int k0 = 0; k0 < chunk_cols; k0 += unroll) {
-#pragma GCC unroll 8
+#pragma GCC unroll unrolled
         for (int k = 0; k < unroll; k++) {
           f32x16 w[width];
-#pragma GCC unroll 4
+#pragma GCC unroll unrolled
           for (int t = 0; t < width; t++)
             w[t] = column<storage>(values + t * tile_bytes + k0 * (chunk_values / chunk_cols), k, scales[t], biases[t]);
-#pragma GCC unroll 16
+#pragma GCC unroll unrolled
           for (int m = 0; m < count; m++) {
             const f32x16 value = splat_at(x.part(m, 0, chunk_cols * sizeof(float)) + (k0 + k) * sizeof(float));
-#pragma GCC unroll 4
+#pragma GCC unroll unrolled
             for (int t = 0; t < width; t++) sums[t][m] = fma(w[t], value, sums[t][m]);
           }
         }
       }
-#pragma GCC unroll 4
+#pragma GCC unroll unrolled
       for (int t = 0; t < width; t++)
-#pragma GCC unroll 16
+#pragma GCC unroll unrolled
         for (int m = 0; m < count; m++) result[t][m] = add(result[t][m], sums[t][m]);
       x.advance(chunk_bytes);
     }
@@ -393,10 +398,12 @@ struct IntegerProduct {
 
 // `count` rows from `row` on times all tiles asked for.
 template <class Product, int count>
-static void multiply_rows(const PackedWeights& weights, int tile, int tiles, const Activations& x, int row, float* out, size_t stride) {
+static void multiply_rows(const PackedWeights& weights, int tile, int tiles, const Activations& x, int row, float* out,
+                          size_t stride) {
   constexpr int width = Product::width(count);
   int t = 0;
-  for (; t + width <= tiles; t += width) Product::template run<count, width>(weights, tile + t, x, row, out + t * tile_outputs, stride);
+  for (; t + width <= tiles; t += width)
+    Product::template run<count, width>(weights, tile + t, x, row, out + t * tile_outputs, stride);
   if constexpr (width > 1)
     for (; t < tiles; t++) Product::template run<count, 1>(weights, tile + t, x, row, out + t * tile_outputs, stride);
 }
@@ -415,31 +422,39 @@ static void multiply_all_rows(std::integer_sequence<int, heights...>, const Pack
 
 // Many rows: a few tiles at a time, which then stay in the nearest cache while all rows pass.
 template <class Product>
-static void multiply_range(const PackedWeights& weights, int tile, int tiles, const Activations& x, int first, int last, float* out,
-                           size_t stride) {
+static void multiply_range(const PackedWeights& weights, int tile, int tiles, const Activations& x, int first, int last,
+                           float* out, size_t stride) {
   const int at_once = last - first <= block_rows ? tiles : Product::widest;
   for (int t = 0; t < tiles; t += at_once)
-    multiply_all_rows<Product>(Heights{}, weights, tile + t, std::min(at_once, tiles - t), x, first, last, out + t * tile_outputs, stride);
+    multiply_all_rows<Product>(Heights{}, weights, tile + t, std::min(at_once, tiles - t), x, first, last,
+                               out + t * tile_outputs, stride);
 }
 
 template <Storage storage>
-static void multiply_quantised(const PackedWeights& weights, int tile, int tiles, const Activations& x, int first, int last, float* out,
-                               size_t stride) {
+static void multiply_quantised(const PackedWeights& weights, int tile, int tiles, const Activations& x, int first,
+                               int last, float* out, size_t stride) {
   switch (x.precision) {
-    case Precision::Fast: return multiply_range<IntegerProduct<storage, 1>>(weights, tile, tiles, x, first, last, out, stride);
-    case Precision::Default: return multiply_range<IntegerProduct<storage, 2>>(weights, tile, tiles, x, first, last, out, stride);
-    case Precision::Exact: return multiply_range<FloatProduct<storage>>(weights, tile, tiles, x, first, last, out, stride);
+    case Precision::Fast:
+      return multiply_range<IntegerProduct<storage, 1>>(weights, tile, tiles, x, first, last, out, stride);
+    case Precision::Default:
+      return multiply_range<IntegerProduct<storage, 2>>(weights, tile, tiles, x, first, last, out, stride);
+    case Precision::Exact:
+      return multiply_range<FloatProduct<storage>>(weights, tile, tiles, x, first, last, out, stride);
   }
 }
 
-static void multiply(const PackedWeights& weights, int tile, int tiles, const Activations& x, int first, int last, float* out,
-                     size_t stride) {
+static void multiply(const PackedWeights& weights, int tile, int tiles, const Activations& x, int first, int last,
+                     float* out, size_t stride) {
   switch (weights.storage()) {
-    case Storage::Nibbles: return multiply_quantised<Storage::Nibbles>(weights, tile, tiles, x, first, last, out, stride);
+    case Storage::Nibbles:
+      return multiply_quantised<Storage::Nibbles>(weights, tile, tiles, x, first, last, out, stride);
     case Storage::Bytes: return multiply_quantised<Storage::Bytes>(weights, tile, tiles, x, first, last, out, stride);
-    case Storage::Float32: return multiply_range<FloatProduct<Storage::Float32>>(weights, tile, tiles, x, first, last, out, stride);
-    case Storage::Float16: return multiply_range<FloatProduct<Storage::Float16>>(weights, tile, tiles, x, first, last, out, stride);
-    case Storage::BFloat16: return multiply_range<FloatProduct<Storage::BFloat16>>(weights, tile, tiles, x, first, last, out, stride);
+    case Storage::Float32:
+      return multiply_range<FloatProduct<Storage::Float32>>(weights, tile, tiles, x, first, last, out, stride);
+    case Storage::Float16:
+      return multiply_range<FloatProduct<Storage::Float16>>(weights, tile, tiles, x, first, last, out, stride);
+    case Storage::BFloat16:
+      return multiply_range<FloatProduct<Storage::BFloat16>>(weights, tile, tiles, x, first, last, out, stride);
   }
 }
 

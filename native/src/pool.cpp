@@ -87,9 +87,7 @@ struct alignas(kLine) Counter {
     while (!value.compare_exchange_weak(now, next, std::memory_order_release, std::memory_order_relaxed));
   }
 
-  bool reached(uint64_t phase, int units) const {
-    return count(value.load(std::memory_order_acquire), phase) >= units;
-  }
+  bool reached(uint64_t phase, int units) const { return count(value.load(std::memory_order_acquire), phase) >= units; }
 };
 
 }  // namespace
@@ -136,7 +134,8 @@ struct Pool::State {
   void start_helpers() {
     started = true;
     try {
-      for (int i = 1; i < threads; i++) helpers.emplace_back([this, i, seen = epoch.load()] { help(workers[i], seen); });
+      for (int i = 1; i < threads; i++)
+        helpers.emplace_back([this, i, seen = epoch.load()] { help(workers[i], seen); });
     } catch (const std::system_error&) {
       // The system gives no more threads. Those that are there do all the work.
     }
@@ -235,18 +234,16 @@ void Worker::begin(int count) {
 
 // Static shares keep a thread on the same part of the weights from step to step, so they stay in its cache.
 void Worker::choose_share() {
-  int owner = index_ + helped_;
-  if (owner >= threads_) owner -= threads_;
+  owner_ = (index_ + helped_) % threads_;
   const int64_t count = counts_[phase_ % kOpenPhases];
-  share_start_ = static_cast<int>(count * owner / threads_);
-  share_size_ = static_cast<int>(count * (owner + 1) / threads_) - share_start_;
+  share_start_ = static_cast<int>(count * owner_ / threads_);
+  share_size_ = static_cast<int>(count * (owner_ + 1) / threads_) - share_start_;
 }
 
 int Worker::take() {
   const size_t slot = phase_ % kOpenPhases;
   while (helped_ < threads_) {
-    const int owner = index_ + helped_ < threads_ ? index_ + helped_ : index_ + helped_ - threads_;
-    const int i = pool_->taken[slot * static_cast<size_t>(threads_) + static_cast<size_t>(owner)].take(phase_, share_size_);
+    const int i = pool_->taken[slot * threads_ + owner_].take(phase_, share_size_);
     if (i >= 0) {
       taken_++;
       return share_start_ + i;

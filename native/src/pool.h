@@ -101,8 +101,8 @@ class Worker {
   uint64_t phase_ = 0;       // the current one, or the next one if none is open
   uint64_t complete_ = 0;    // all phases before this one are known to be complete
   int counts_[kOpenPhases];  // units of the phases from complete_ to phase_
-  // The open phase: whose share this thread takes from, where that starts, how long it is, units taken so far.
-  int helped_ = 0, share_start_ = 0, share_size_ = 0, taken_ = 0;
+  // The open phase: shares this thread is through with, whose it takes from now, its place, units taken in all.
+  int helped_ = 0, owner_ = 0, share_start_ = 0, share_size_ = 0, taken_ = 0;
   void* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
 

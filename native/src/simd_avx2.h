@@ -38,7 +38,8 @@ MLXCEL_INLINE void store_first(float* p, f32x16 a, int n) {
   _mm256_maskstore_ps(p + 8, lanes_below(n, 8), a.hi);
 }
 MLXCEL_INLINE f32x16 load_f16(const uint16_t* p) {
-  return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+  return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
+          _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
 MLXCEL_INLINE void store_f16(uint16_t* p, f32x16 a) {
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -121,7 +122,9 @@ MLXCEL_INLINE int32_t sum(i32x16 a) {
   __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, _MM_SHUFFLE(1, 0, 3, 2)));
   return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, _MM_SHUFFLE(2, 3, 0, 1))));
 }
-MLXCEL_INLINE i32x16 to_i32(f32x16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }  // nearest, ties to even
+MLXCEL_INLINE i32x16 to_i32(f32x16 a) {
+  return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)};
+}  // nearest, ties to even
 MLXCEL_INLINE f32x16 to_f32(i32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 // Saturating to [-128, 127].
 MLXCEL_INLINE void store_i8(int8_t* p, i32x16 a) {
@@ -146,7 +149,8 @@ MLXCEL_INLINE __m256i dot_nibbles(__m256i acc, __m256i w, __m256i x) { return do
 #else
 // maddubs adds two products in sixteen bits and saturates; so even and odd bytes go separate ways.
 MLXCEL_INLINE __m256i dot(__m256i acc, __m256i w, __m256i x) {
-  __m256i even = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(255)), _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
+  __m256i even =
+      _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(255)), _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
   __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(x, 8));
   return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
 }
@@ -166,8 +170,10 @@ MLXCEL_INLINE i32x16 dot(i32x16 acc, nibbles64 w, int32_t x) {
 // --- bfloat16 pairs
 MLXCEL_INLINE __m256 dot_bf16(__m256 acc, __m256i w, __m256i x) {
   const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
-  __m256 odd = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(w, high)), _mm256_castsi256_ps(_mm256_and_si256(x, high)), acc);
-  return _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), odd);
+  __m256 odd = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(w, high)),
+                               _mm256_castsi256_ps(_mm256_and_si256(x, high)), acc);
+  return _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)),
+                         odd);
 }
 // Each lane: acc + lo(w) * lo(x) + hi(w) * hi(x); `pairs` holds sixteen lanes of two bfloat16 each.
 MLXCEL_INLINE f32x16 dot_bf16(f32x16 acc, const uint16_t* pairs, uint32_t x) {

@@ -102,7 +102,8 @@ MLXCEL_INLINE bool any_nan(f32x16 a) {
 // Lanes below n from a, the others from b.
 MLXCEL_INLINE f32x16 first(int n, f32x16 a, f32x16 b) {
   const int32_t index[4] = {0, 1, 2, 3};
-  return float_quarters([&](int i) { return vbslq_f32(vcltq_s32(vld1q_s32(index), vdupq_n_s32(n - 4 * i)), a.v[i], b.v[i]); });
+  return float_quarters(
+      [&](int i) { return vbslq_f32(vcltq_s32(vld1q_s32(index), vdupq_n_s32(n - 4 * i)), a.v[i], b.v[i]); });
 }
 // Sums and maxima over the lanes, in a fixed order.
 MLXCEL_INLINE float sum(f32x16 a) {

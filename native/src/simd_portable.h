@@ -1,4 +1,5 @@
-// The vectors of GCC and Clang, which any machine has in some form: four of sixteen bytes for sixteen lanes. See simd.h.
+// The vectors of GCC and Clang, which any machine has in some form: four of sixteen bytes for sixteen lanes. See
+// simd.h.
 #pragma once
 
 namespace mlxcel::MLXCEL_ISA {
@@ -30,8 +31,12 @@ MLXCEL_INLINE Vector read(const void* p) {
 MLXCEL_INLINE float4 splat4(float x) { return float4{x, x, x, x}; }
 MLXCEL_INLINE int4 index4(int from) { return int4{from, from + 1, from + 2, from + 3}; }
 // Comparisons give all bits set or none.
-MLXCEL_INLINE uint4 select(int4 condition, uint4 a, uint4 b) { return (uint4)(((int4)a & condition) | ((int4)b & ~condition)); }
-MLXCEL_INLINE float4 select(int4 condition, float4 a, float4 b) { return (float4)select(condition, (uint4)a, (uint4)b); }
+MLXCEL_INLINE uint4 select(int4 condition, uint4 a, uint4 b) {
+  return (uint4)(((int4)a & condition) | ((int4)b & ~condition));
+}
+MLXCEL_INLINE float4 select(int4 condition, float4 a, float4 b) {
+  return (float4)select(condition, (uint4)a, (uint4)b);
+}
 MLXCEL_INLINE uint4 magnitude(float4 a) { return (uint4)a & 0x7fffffffu; }
 MLXCEL_INLINE uint4 sign(float4 a) { return (uint4)a & 0x80000000u; }
 MLXCEL_INLINE uint4 widen(const uint16_t* p) { return __builtin_convertvector(read<ushort4>(p), uint4); }
@@ -167,7 +172,7 @@ MLXCEL_INLINE float max_of(f32x16 a) {
 }
 // 2^n for whole n in [-126, 127], n given as floats.
 MLXCEL_INLINE f32x16 exp2_whole(f32x16 n) {
-  return float_quarters([&](int i) { return (float4)(((uint4)__builtin_convertvector(n.v[i], int4) + 127u) << 23); });
+  return float_quarters([&](int i) { return (float4)(((uint4) __builtin_convertvector(n.v[i], int4) + 127u) << 23); });
 }
 MLXCEL_INLINE f32x16 round_even(f32x16 a) {
   return float_quarters([&](int i) { return round_even(a.v[i]); });

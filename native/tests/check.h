@@ -1,5 +1,5 @@
 // A tiny test harness: TEST(name) { CHECK(condition); CHECK_CLOSE(a, b, tolerance); }
-// Tests register themselves; main.cpp runs those whose names contain one of its arguments, or all.
+// Tests register themselves; main.cpp runs them.
 #pragma once
 
 #include <atomic>
@@ -39,8 +39,8 @@ inline void close(double a, double b, double tolerance, const char* text, const 
 
 }  // namespace check
 
-#define TEST(name)                                       \
-  static void name();                                    \
+#define TEST(name)                                           \
+  static void name();                                        \
   static const check::Register register_##name{#name, name}; \
   static void name()
 #define CHECK(condition) check::that((condition), #condition, __FILE__, __LINE__)

@@ -3,13 +3,26 @@
 
 #include "check.h"
 
+// Arguments are words: run the tests with one of them in the name (all if there are none), but for those with the word
+// of a "-word".
+static bool wanted(const char* name, int argc, char** argv) {
+  bool named = false, any = true;
+  for (int i = 1; i < argc; i++) {
+    if (argv[i][0] == '-') {
+      if (std::strstr(name, argv[i] + 1)) return false;
+    } else {
+      any = false;
+      named |= std::strstr(name, argv[i]) != nullptr;
+    }
+  }
+  return named || any;
+}
+
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   int failed = 0, run = 0;
   for (const check::Test& test : check::tests()) {
-    bool wanted = argc == 1;
-    for (int i = 1; i < argc; i++) wanted |= std::strstr(test.name, argv[i]) != nullptr;
-    if (!wanted) continue;
+    if (!wanted(test.name, argc, argv)) continue;
     check::failures = 0;
     const auto start = std::chrono::steady_clock::now();
     test.run();

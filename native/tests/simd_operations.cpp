@@ -16,10 +16,11 @@ constexpr int kRounds = 2000;
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Zeros, infinities, NaN, subnormals, ties of roundings to whole, bfloat16 and float16, the ends of ranges.
-const float kEdges[] = {0.0f,     -0.0f,    kInf,      -kInf,    kNan,       -kNan,      1e-45f,   -1e-45f,   1e-38f,     1.17549435e-38f,
-                        0.5f,     -0.5f,    1.5f,      2.5f,     -2.5f,      8388607.5f, 1e10f,    -1e10f,    3.4e38f,    3.40282347e38f,
-                        65504.0f, 65519.0f, 65520.0f,  -65520.f, 6.1e-5f,    5.96e-8f,   2.98e-8f, 2.981e-8f, 8.94e-8f,   1.00390625f,
-                        1.01171875f,        2049.0f,   2051.0f,  127.5f,     128.5f,     -128.5f,  -127.5f,   2147483520.f};
+const float kEdges[] = {
+    0.0f,        -0.0f,    kInf,     -kInf,    kNan,    -kNan,      1e-45f,   -1e-45f,     1e-38f,   1.17549435e-38f,
+    0.5f,        -0.5f,    1.5f,     2.5f,     -2.5f,   8388607.5f, 1e10f,    -1e10f,      3.4e38f,  3.40282347e38f,
+    65504.0f,    65519.0f, 65520.0f, -65520.f, 6.1e-5f, 5.96e-8f,   2.98e-8f, 2.981e-8f,   8.94e-8f, 1.00390625f,
+    1.01171875f, 2049.0f,  2051.0f,  127.5f,   128.5f,  -128.5f,    -127.5f,  2147483520.f};
 
 struct Random {
   std::mt19937 bits{1};
@@ -31,10 +32,14 @@ struct Random {
   // Any bits, an edge, a small multiple of a half or an ordinary number.
   float wild() {
     switch (below(4)) {
-      case 0: return std::bit_cast<float>(any());
-      case 1: return edge();
-      case 2: return static_cast<float>(below(600) - 300) * 0.5f;
-      default: return ordinary();
+      case 0:
+        return std::bit_cast<float>(any());
+      case 1:
+        return edge();
+      case 2:
+        return static_cast<float>(below(600) - 300) * 0.5f;
+      default:
+        return ordinary();
     }
   }
 };
@@ -83,7 +88,8 @@ float value_of_f16(uint16_t x) {
   const int exponent = x >> 10 & 31, fraction = x & 1023;
   const float sign = x & 0x8000 ? -1.0f : 1.0f;
   if (exponent == 31) return fraction ? kNan : sign * kInf;
-  return sign * (exponent ? std::ldexp(static_cast<float>(1024 + fraction), exponent - 25) : std::ldexp(static_cast<float>(fraction), -24));
+  return sign * (exponent ? std::ldexp(static_cast<float>(1024 + fraction), exponent - 25)
+                          : std::ldexp(static_cast<float>(fraction), -24));
 }
 
 // The nearest float16, of two the even one, found by search: all that are not negative, in order.
@@ -95,10 +101,13 @@ uint16_t nearest_f16(float x) {
   uint16_t low = 0, high = 0x7bff;
   while (low < high) {  // the largest that is not above
     const uint16_t middle = static_cast<uint16_t>((low + high + 1) / 2);
-    if (value_of_f16(middle) <= size) low = middle;
-    else high = static_cast<uint16_t>(middle - 1);
+    if (value_of_f16(middle) <= size)
+      low = middle;
+    else
+      high = static_cast<uint16_t>(middle - 1);
   }
-  const double below = size - value_of_f16(low), above = (low == 0x7bff ? 65536.0 : value_of_f16(static_cast<uint16_t>(low + 1))) - size;
+  const double below = size - value_of_f16(low),
+               above = (low == 0x7bff ? 65536.0 : value_of_f16(static_cast<uint16_t>(low + 1))) - size;
   return sign | static_cast<uint16_t>(low + (above < below || (above == below && low % 2)));
 }
 
@@ -120,7 +129,9 @@ void test_half_floats(Random& random) {
     // Near and on the middle between two halves, too.
     const Floats a = Floats::of([&] {
       const float middle = std::bit_cast<float>(random.any() & 0xfffff000u);
-      return random.below(2) ? random.wild() : random.below(2) ? middle : std::nextafter(middle, random.below(2) ? kInf : -kInf);
+      return random.below(2)   ? random.wild()
+             : random.below(2) ? middle
+                               : std::nextafter(middle, random.below(2) ? kInf : -kInf);
     });
     uint16_t f16[16], bf16[16];
     store_f16(f16, a.lanes());
@@ -139,7 +150,8 @@ void test_arithmetic(Random& random) {
     const Floats a = Floats::of([&] { return random.wild(); }), b = Floats::of([&] { return random.wild(); });
     const Floats c = Floats::of([&] { return random.wild(); });
     const f32x16 x = a.lanes(), y = b.lanes(), z = c.lanes();
-    const Floats sums(add(x, y)), differences(sub(x, y)), products(mul(x, y)), quotients(div(x, y)), fused(fma(x, y, z));
+    const Floats sums(add(x, y)), differences(sub(x, y)), products(mul(x, y)), quotients(div(x, y)),
+        fused(fma(x, y, z));
     const Floats larger(max(x, y)), smaller(min(x, y)), sizes(abs(x)), whole(round_even(x));
     bool nan = false;
     for (int i = 0; i < 16; i++) {
@@ -183,14 +195,16 @@ void test_reductions(Random& random) {
     CHECK(std::isnan(sum(a.lanes())));
   }
   CHECK(max_of(splat(-kInf)) == -kInf);
-  for (int n = -126; n <= 127; n++) CHECK(Floats(exp2_whole(splat(static_cast<float>(n)))).at[n & 15] == std::ldexp(1.0f, n));
+  for (int n = -126; n <= 127; n++)
+    CHECK(Floats(exp2_whole(splat(static_cast<float>(n)))).at[n & 15] == std::ldexp(1.0f, n));
 }
 
 void test_integers(Random& random) {
   for (int round = 0; round < kRounds; round++) {
     // Whole numbers that floats hold exactly, halves, and floats of any size that an int32 can hold.
     const Floats a = Floats::of([&] {
-      const float x = random.below(2) ? static_cast<float>(random.below(2001) - 1000) * 0.5f : random.ordinary(8388608.0f);
+      const float x =
+          random.below(2) ? static_cast<float>(random.below(2001) - 1000) * 0.5f : random.ordinary(8388608.0f);
       return random.below(8) ? x : random.ordinary(2147483520.0f);
     });
     const i32x16 n = to_i32(a.lanes()), doubled = add(n, n);
@@ -247,7 +261,9 @@ void test_bytes(Random& random) {
 
 void test_bf16_pairs(Random& random) {
   const auto bf16 = [](float x) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16); };
-  const auto value = [](uint16_t x) { return static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(x) << 16)); };
+  const auto value = [](uint16_t x) {
+    return static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(x) << 16));
+  };
   for (int round = 0; round < kRounds; round++) {
     uint16_t pairs[32], lo = bf16(random.ordinary()), hi = bf16(random.ordinary());
     for (uint16_t& x : pairs) x = bf16(random.ordinary());
@@ -256,7 +272,8 @@ void test_bf16_pairs(Random& random) {
     const Floats start = Floats::of([&] { return random.ordinary(); });
     const Floats sums(dot_bf16(start.lanes(), pairs, static_cast<uint32_t>(hi) << 16 | lo));
     for (int i = 0; i < 16; i++) {
-      const double first_product = value(pairs[2 * i]) * value(lo), second_product = value(pairs[2 * i + 1]) * value(hi);
+      const double first_product = value(pairs[2 * i]) * value(lo),
+                   second_product = value(pairs[2 * i + 1]) * value(hi);
       const double exact = start.at[i] + first_product + second_product;
       CHECK_CLOSE(sums.at[i], exact, std::isfinite(exact) ? 4e-5 : 0.0);
     }

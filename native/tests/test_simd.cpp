@@ -10,15 +10,31 @@ using namespace mlxcel;
 
 // simd_operations.cpp, once per instruction set.
 #if defined(__x86_64__)
-namespace mlxcel::portable { void test_operations(); }
-namespace mlxcel::avx2 { void test_operations(); }
-namespace mlxcel::avxvnni { void test_operations(); }
-namespace mlxcel::avx512 { void test_operations(); }
-namespace mlxcel::avx512bf16 { void test_operations(); }
+namespace mlxcel::portable {
+void test_operations();
+}
+namespace mlxcel::avx2 {
+void test_operations();
+}
+namespace mlxcel::avxvnni {
+void test_operations();
+}
+namespace mlxcel::avx512 {
+void test_operations();
+}
+namespace mlxcel::avx512bf16 {
+void test_operations();
+}
 #else
-namespace mlxcel::portable { void test_operations(); }
-namespace mlxcel::neon { void test_operations(); }
-namespace mlxcel::neoni8mm { void test_operations(); }
+namespace mlxcel::portable {
+void test_operations();
+}
+namespace mlxcel::neon {
+void test_operations();
+}
+namespace mlxcel::neoni8mm {
+void test_operations();
+}
 #endif
 
 namespace {
@@ -42,13 +58,25 @@ bool refuses(const char* name) {
 
 TEST(simd_portable) { portable::test_operations(); }
 #if defined(__x86_64__)
-TEST(simd_avx2) { if (can_run("avx2")) avx2::test_operations(); }
-TEST(simd_avxvnni) { if (can_run("avxvnni")) avxvnni::test_operations(); }
-TEST(simd_avx512) { if (can_run("avx512")) avx512::test_operations(); }
-TEST(simd_avx512bf16) { if (can_run("avx512bf16")) avx512bf16::test_operations(); }
+TEST(simd_avx2) {
+  if (can_run("avx2")) avx2::test_operations();
+}
+TEST(simd_avxvnni) {
+  if (can_run("avxvnni")) avxvnni::test_operations();
+}
+TEST(simd_avx512) {
+  if (can_run("avx512")) avx512::test_operations();
+}
+TEST(simd_avx512bf16) {
+  if (can_run("avx512bf16")) avx512bf16::test_operations();
+}
 #else
-TEST(simd_neon) { if (can_run("neon")) neon::test_operations(); }
-TEST(simd_neoni8mm) { if (can_run("neoni8mm")) neoni8mm::test_operations(); }
+TEST(simd_neon) {
+  if (can_run("neon")) neon::test_operations();
+}
+TEST(simd_neoni8mm) {
+  if (can_run("neoni8mm")) neoni8mm::test_operations();
+}
 #endif
 
 TEST(dispatch_by_name) {
