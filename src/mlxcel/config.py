@@ -63,6 +63,10 @@ class NetworkConfig:
     ssl_key_file: Path | None = None
 
 
+MIN_SLOT_CONTEXT = 512
+"""Least tokens of context a slot is started with."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Slots, context and scheduling."""

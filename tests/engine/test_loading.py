@@ -38,7 +38,7 @@ def test_mlx_runs_it_on_request(
     backend = load_backend(checkpoint, "tiny", CPU)
     assert isinstance(backend, MlxBackend)
     assert "stock MLX" in backend.info.kernels
-    assert "--threads has no effect" in caplog.text
+    assert "--threads and --cpu-precision have no effect" in caplog.text
 
 
 def test_without_the_extension_mlx_runs_it_and_says_what_that_costs(

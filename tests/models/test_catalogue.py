@@ -7,10 +7,8 @@ import pytest
 from mlxcel.models.catalogue import (
     CATALOGUE,
     DEFAULT_MODEL,
-    CatalogueFile,
     CatalogueModel,
     Package,
-    Part,
     find,
 )
 from mlxcel.models.store import is_model_id
@@ -37,12 +35,3 @@ def test_a_model_is_found_by_its_name_and_by_its_name_in_the_store() -> None:
     assert find(DEFAULT_MODEL) is model
     assert find(model.store_id) is model
     assert find("mlx-community/" + DEFAULT_MODEL) is None
-
-
-def test_a_package_that_holds_several_parts_counts_once() -> None:
-    other = Package("other", "1", "other-1-py3-none-any.whl", "1" * 64, 7)
-    files = (
-        CatalogueFile("a", (Part(PACKAGE, "x"), Part(other, "y")), "0" * 64, 1),
-        CatalogueFile("b", (Part(PACKAGE, "z"),), "0" * 64, 1),
-    )
-    assert CatalogueModel("m", files, "MIT", "").download_size == 107

@@ -7,9 +7,7 @@ from typing import Any
 
 from mlxcel.cli.flag import FlagError
 from mlxcel.cli.parser import Arguments
-from mlxcel.config import ServerConfig
-
-_LEAST_SLOT_CONTEXT = 512
+from mlxcel.config import MIN_SLOT_CONTEXT, ServerConfig
 
 
 def configure(arguments: Arguments, base: ServerConfig | None = None) -> ServerConfig:
@@ -35,8 +33,8 @@ def _check(config: ServerConfig) -> None:
     network, engine = config.network, config.engine
     if (network.ssl_cert_file is None) != (network.ssl_key_file is None):
         raise FlagError("--ssl-cert-file and --ssl-key-file need each other")
-    if engine.ctx_size and engine.ctx_size // engine.slots < _LEAST_SLOT_CONTEXT:
+    if engine.ctx_size and engine.ctx_size // engine.slots < MIN_SLOT_CONTEXT:
         raise FlagError(
             f"--ctx-size {engine.ctx_size} leaves {engine.ctx_size // engine.slots} tokens for each of "
-            f"{engine.slots} slots; each needs at least {_LEAST_SLOT_CONTEXT}"
+            f"{engine.slots} slots; each needs at least {MIN_SLOT_CONTEXT}"
         )

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mlxcel.config import EngineConfig
+from mlxcel.config import MIN_SLOT_CONTEXT, EngineConfig
 from mlxcel.engine.backend import Backend, ModelInfo
 from mlxcel.engine.errors import BadConfig, Busy, ContextOverflow, Dead, Loading, UnknownToken
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
@@ -22,7 +22,6 @@ from mlxcel.engine.scheduler import Scheduler
 from mlxcel.engine.sequence import Sequence as EngineSequence
 from mlxcel.engine.worker import Worker
 
-MIN_SLOT_CONTEXT = 512
 PREFILL_CHUNK = {"cpu": 512}
 DEFAULT_PREFILL_CHUNK = 2048
 

