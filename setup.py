@@ -2,7 +2,8 @@
 without a compiler, or on a machine they are not written for, `mlxcel/_kernels_build.txt` says why they are missing.
 
 Everything else about the package is in pyproject.toml. `python setup.py build_ext --inplace` builds just the kernels,
-and only what has changed. MLXCEL_BUILD_KERNELS=0 leaves them out; CXX names the compiler.
+and only what has changed. MLXCEL_BUILD_KERNELS=0 leaves them out; CXX names the compiler; MLXCEL_BUILD_ISAS, such as
+"portable avx2", builds only these instruction sets.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class NoKernelsError(Exception):
 def instruction_sets() -> list[tuple[str, list[str]]]:
     """Name and compiler flags of each, for this machine, in the order in which they must be linked."""
     lines = [line.split() for line in ISAS.read_text().splitlines() if not line.startswith("#")]
-    return [(name, flags) for machine, name, *flags in lines if machine == platform.machine()]
+    wanted = os.environ.get("MLXCEL_BUILD_ISAS", "").split() or [line[1] for line in lines]
+    return [(name, flags) for machine, name, *flags in lines if machine == platform.machine() and name in wanted]
 
 
 def run(command: list[str]) -> None:
@@ -80,22 +82,31 @@ def binding_includes() -> tuple[list[str], Path]:
     return [f"-I{path}" for path in includes], root / "src" / "nb_combined.cpp"
 
 
+def is_current(target: Path) -> bool:
+    """Whether an object is newer than all the files that the compiler listed beside it."""
+    listed = target.with_suffix(".d")
+    if not target.exists() or not listed.exists():
+        return False
+    made_of = [Path(name) for name in listed.read_text().partition(":")[2].replace("\\\n", " ").split()]
+    built = target.stat().st_mtime
+    return all(path.exists() and path.stat().st_mtime < built for path in made_of)
+
+
 class Build:
-    """Objects in build/kernels; one is kept while it is newer than all sources and its command is the same."""
+    """Objects in build/kernels; one is kept while it is newer than what it was made of and its command is the same."""
 
     def __init__(self) -> None:
         self.compiler = find_compiler()
         self.objects = ROOT / "build" / "kernels"
         self.objects.mkdir(parents=True, exist_ok=True)
-        self.changed = max(path.stat().st_mtime for path in [ISAS, *SOURCES.iterdir()])
 
     def compile(self, source: Path, flags: list[str]) -> Path:
         command = [*self.compiler, *FLAGS, *flags, "-c", str(source), "-o"]
         key = hashlib.sha256(shlex.join(command).encode()).hexdigest()[:12]
         target = self.objects / f"{source.stem}-{key}.o"
-        if not target.exists() or target.stat().st_mtime < self.changed:
+        if not is_current(target):
             partial = target.with_suffix(f".{os.getpid()}.o")
-            run([*command, str(partial)])
+            run([*command, str(partial), "-MMD", "-MT", target.stem, "-MF", str(target.with_suffix(".d"))])
             partial.replace(target)
         return target
 

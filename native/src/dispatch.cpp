@@ -10,32 +10,20 @@
 
 namespace mlxcel {
 
+// Weak: a build may leave out instruction sets it does not need.
+#define MLXCEL_DECLARE(isa)                          \
+  namespace isa {                                    \
+  [[gnu::weak]] Kernels make_kernels(const char* name); \
+  }
+MLXCEL_DECLARE(portable)
 #if defined(__x86_64__)
-namespace portable {
-Kernels make_kernels(const char* name);
-}
-namespace avx2 {
-Kernels make_kernels(const char* name);
-}
-namespace avxvnni {
-Kernels make_kernels(const char* name);
-}
-namespace avx512 {
-Kernels make_kernels(const char* name);
-}
-namespace avx512bf16 {
-Kernels make_kernels(const char* name);
-}
+MLXCEL_DECLARE(avx2)
+MLXCEL_DECLARE(avxvnni)
+MLXCEL_DECLARE(avx512)
+MLXCEL_DECLARE(avx512bf16)
 #elif defined(__aarch64__)
-namespace portable {
-Kernels make_kernels(const char* name);
-}
-namespace neon {
-Kernels make_kernels(const char* name);
-}
-namespace neoni8mm {
-Kernels make_kernels(const char* name);
-}
+MLXCEL_DECLARE(neon)
+MLXCEL_DECLARE(neoni8mm)
 #else
 #error "add this machine to isas.txt and to this file"
 #endif
@@ -76,7 +64,7 @@ const std::vector<const Kernels*>& available() {
   static const std::vector<Kernels> made = [] {
     std::vector<Kernels> all;
     for (const InstructionSet& set : instruction_sets())
-      if (set.supported) all.push_back(set.make_kernels(set.name));
+      if (set.supported && set.make_kernels != nullptr) all.push_back(set.make_kernels(set.name));
     return all;
   }();
   static const std::vector<const Kernels*> pointers = [] {
@@ -96,7 +84,7 @@ const Kernels& kernels_named(std::string_view name) {
   }
   const char* why = "there are no kernels of that name";
   for (const InstructionSet& set : instruction_sets())
-    if (name == set.name) why = "this processor cannot run them";
+    if (name == set.name) why = set.make_kernels ? "this processor cannot run them" : "they were left out of this build";
   throw std::invalid_argument("kernels '" + std::string(name) + "': " + why + " (possible here: " + names + ")");
 }
 

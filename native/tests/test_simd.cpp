@@ -9,32 +9,19 @@
 using namespace mlxcel;
 
 // simd_operations.cpp, once per instruction set.
+#define MLXCEL_DECLARE(isa)              \
+  namespace mlxcel::isa {                \
+  [[gnu::weak]] void test_operations(); \
+  }
+MLXCEL_DECLARE(portable)
 #if defined(__x86_64__)
-namespace mlxcel::portable {
-void test_operations();
-}
-namespace mlxcel::avx2 {
-void test_operations();
-}
-namespace mlxcel::avxvnni {
-void test_operations();
-}
-namespace mlxcel::avx512 {
-void test_operations();
-}
-namespace mlxcel::avx512bf16 {
-void test_operations();
-}
+MLXCEL_DECLARE(avx2)
+MLXCEL_DECLARE(avxvnni)
+MLXCEL_DECLARE(avx512)
+MLXCEL_DECLARE(avx512bf16)
 #else
-namespace mlxcel::portable {
-void test_operations();
-}
-namespace mlxcel::neon {
-void test_operations();
-}
-namespace mlxcel::neoni8mm {
-void test_operations();
-}
+MLXCEL_DECLARE(neon)
+MLXCEL_DECLARE(neoni8mm)
 #endif
 
 namespace {
