@@ -20,7 +20,7 @@ ALL_EXTRAS  := [all$(if $(CUDA),$(comma)cuda)]
 
 
 # What an installation is made of; a change of any of these installs again.
-INSTALLED := pyproject.toml setup.py native/isas.txt $(wildcard native/src/*)
+INSTALLED := pyproject.toml setup.py native/isas.txt $(wildcard native/src/* native/mlx/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help serve install test lint docs bench native clean
@@ -52,7 +52,7 @@ native: ## Build and run the tests of the native kernels
 	$(MAKE) -C native test
 
 clean: ## Remove the environment and what was built
-	rm -rf $(VENV) build native/build src/mlxcel/_kernels*
+	rm -rf $(VENV) build native/build src/mlxcel/_*kernels*
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,5 +1,6 @@
-"""Builds `mlxcel._kernels`, the native CPU kernels, where that is possible. No installation fails because of them:
-without a compiler, or on a machine they are not written for, `mlxcel/_kernels_build.txt` says why they are missing.
+"""Builds the native CPU kernels where that is possible: `mlxcel._kernels`, and `mlxcel._mlx_kernels`, which offers them
+as operations on MLX arrays. No installation fails because of them: without a compiler, or on a machine they are not
+written for, `mlxcel/_kernels_build.txt` (`_mlx_kernels_build.txt`) says why they are missing.
 
 Everything else about the package is in pyproject.toml. `python setup.py build_ext --inplace` builds just the kernels,
 and only what has changed. MLXCEL_BUILD_KERNELS=0 leaves them out; CXX names the compiler; MLXCEL_BUILD_ISAS, such as
@@ -9,6 +10,7 @@ and only what has changed. MLXCEL_BUILD_KERNELS=0 leaves them out; CXX names the
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import platform
 import shlex
@@ -24,13 +26,25 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "native" / "src"
+MLX_SOURCES = ROOT / "native" / "mlx"
 ISAS = ROOT / "native" / "isas.txt"
-NOTE = "_kernels_build.txt"
 # No contraction: a row's sums are the same in every kernel, so nothing but an explicit fma may fuse.
 FLAGS = ["-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread", "-Wno-psabi"]
 BINDING_FLAGS = ["-O2", "-fno-strict-aliasing", "-ffunction-sections", "-fdata-sections", "-DNB_COMPACT_ASSERTIONS"]
 
-LOAD = "import importlib.util as u, sys; u.module_from_spec(u.spec_from_file_location('_kernels', sys.argv[1]))"
+# A module is tried out before it is installed. nanobind modules share types only when they were built alike, so the
+# one that takes MLX's arrays must prove that it does.
+LOAD = """
+import importlib.util, sys
+name, path = sys.argv[1:]
+if name == "_mlx_kernels":
+    import mlx.core as mx
+spec = importlib.util.spec_from_file_location(name, path)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+if name == "_mlx_kernels":
+    assert module.Operations(threads=1, precision="exact").rms_norm(mx.ones((2, 8)), None, 1e-5).sum().item() > 15
+"""
 
 
 class NoKernelsError(Exception):
@@ -66,6 +80,16 @@ def find_compiler() -> list[str]:
         if path := shutil.which(name):
             return [path]
     raise NoKernelsError("no C++ compiler was found when it was installed (apt-get install g++)")
+
+
+def mlx_package() -> Path:
+    """The folder of the MLX package that the operations are built for."""
+    spec = importlib.util.find_spec("mlx")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    found = [Path(folder) for folder in folders if (Path(folder) / "include" / "mlx" / "mlx.h").exists()]
+    if not found or not (found[0] / "lib" / "libmlx.so").exists():
+        raise NoKernelsError("MLX's headers were missing when it was installed")
+    return found[0]
 
 
 def binding_includes() -> tuple[list[str], Path]:
@@ -110,13 +134,25 @@ class Build:
             partial.replace(target)
         return target
 
-    def link(self, target: Path) -> None:
+    def build(self, name: str, target: Path) -> None:
+        """Make the module `name`."""
         includes, nanobind = binding_includes()
         binding = [*BINDING_FLAGS, *includes]
-        plain = sorted(set(SOURCES.glob("*.cpp")) - {SOURCES / "isa.cpp", SOURCES / "module.cpp"})
-        per_set = [(SOURCES / "isa.cpp", [f"-DMLXCEL_ISA={name}", *flags]) for name, flags in instruction_sets()]
+        plain = sorted(set(SOURCES.glob("*.cpp")) - {SOURCES / "isa.cpp", *SOURCES.glob("module*.cpp")})
+        per_set = [(SOURCES / "isa.cpp", [f"-DMLXCEL_ISA={isa}", *flags]) for isa, flags in instruction_sets()]
+        if name == "_mlx_kernels":
+            mlx = mlx_package()
+            # In MLX's own domain, so that its arrays are known here.
+            binding = [*binding, "-DNB_DOMAIN=mlx", f"-isystem{mlx / 'include'}"]
+            sources = sorted(MLX_SOURCES.glob("*.cpp"))
+            # No path to it: whoever imports this module has loaded MLX before.
+            libraries = [f"-L{mlx / 'lib'}", "-lmlx"]
+        else:
+            sources = sorted(SOURCES.glob("module*.cpp"))
+            libraries = []
         # isas.txt says why the instruction sets come last, and in that order.
-        units = [(nanobind, binding), (SOURCES / "module.cpp", binding), *((source, []) for source in plain), *per_set]
+        bound = [(source, binding) for source in sources]
+        units = [(nanobind, binding), *bound, *((source, []) for source in plain), *per_set]
         pool = ThreadPoolExecutor(max(2, min(8, os.cpu_count() or 1)))
         try:
             # The longest first.
@@ -124,29 +160,30 @@ class Build:
             objects = [str(futures[index].result()) for index in range(len(units))]
         finally:
             pool.shutdown(cancel_futures=True)
-        run([*self.compiler, "-shared", "-pthread", "-Wl,--gc-sections", *objects, "-o", str(target)])
-        run([sys.executable, "-c", LOAD, str(target)])
+        run([*self.compiler, "-shared", "-pthread", "-Wl,--gc-sections", *objects, *libraries, "-o", str(target)])
+        run([sys.executable, "-c", LOAD, name, str(target)])
 
 
 class BuildKernels(build_ext):
     def build_extension(self, ext: Extension) -> None:
+        name = ext.name.rpartition(".")[2]
         target = self.built(ext)
-        note = target.with_name(NOTE)
+        note = target.with_name(f"{name}_build.txt")
         target.parent.mkdir(parents=True, exist_ok=True)
         for earlier in (target, note):
             earlier.unlink(missing_ok=True)
         try:
-            Build().link(target)
+            Build().build(name, target)
         except Exception as error:  # whatever it is: the package works without them
             why = str(error) if isinstance(error, NoKernelsError) else repr(error)
             note.write_text(f"{why}\n")
-            self.warn(f"installed without the native kernels: {why.splitlines()[0]}")
+            self.warn(f"installed without {ext.name}, native kernels: {why.splitlines()[0]}")
 
     def copy_extensions_to_source(self) -> None:
         """For an editable installation: what was built, or why not, and nothing of an earlier build."""
         package = Path(self.get_finalized_command("build_py").get_package_dir("mlxcel"))
         for ext in self.extensions:
-            for built in (self.built(ext), self.built(ext).with_name(NOTE)):
+            for built in (self.built(ext), self.built(ext).with_name(f"{ext.name.rpartition('.')[2]}_build.txt")):
                 (package / built.name).unlink(missing_ok=True)
                 if built.exists():
                     self.copy_file(str(built), str(package / built.name))
@@ -155,4 +192,8 @@ class BuildKernels(build_ext):
         return Path(self.build_lib) / self.get_ext_filename(ext.name)
 
 
-setup(ext_modules=[Extension("mlxcel._kernels", sources=[], optional=True)], cmdclass={"build_ext": BuildKernels})
+MODULES = ("mlxcel._kernels", "mlxcel._mlx_kernels")
+setup(
+    ext_modules=[Extension(name, sources=[], optional=True) for name in MODULES],
+    cmdclass={"build_ext": BuildKernels},
+)

@@ -162,6 +162,19 @@ struct Activations {
   static int exact_group(int group, Precision precision) { return precision == Precision::Exact ? chunk_cols : group; }
 };
 
+// The same as PackedWeights::pack, on all threads of a pool.
+template <class Pool, class Matrix>
+PackedWeights pack_on(Pool& pool, std::span<const Matrix> matrices, Arrangement arrangement, Arena& arena) {
+  constexpr int kTilesAtOnce = 16;
+  PackedWeights packed(matrices, arrangement, arena);
+  pool.run([&](auto& worker) {
+    worker.each((packed.tiles() + kTilesAtOnce - 1) / kTilesAtOnce, [&](int i) {
+      packed.fill(matrices, i * kTilesAtOnce, std::min((i + 1) * kTilesAtOnce, packed.tiles()));
+    });
+  });
+  return packed;
+}
+
 struct GemmKernels {
   // Columns [first_col, first_col + cols) of a row; `x` points to the first of them. first_col is a multiple of the
   // group, and so is cols unless it reaches the end. Distinct columns and rows may be written at the same time.
