@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 
+#include "mlx/version.h"
+
 #include "linear.h"
 #include "rows.h"
 
@@ -46,6 +48,8 @@ NB_MODULE(_mlx_kernels, m) {
   nb::module_::import_("mlx.core");
   m.doc() = "Native CPU kernels as operations on MLX arrays.";
   m.def("name", [] { return mlxcel::kernels().name; }, "The instruction set in use.");
+  m.attr("mlx_version") = std::to_string(MLX_VERSION_MAJOR) + "." + std::to_string(MLX_VERSION_MINOR) + "." +
+                          std::to_string(MLX_VERSION_PATCH);
 
   nb::class_<Linear>(m, "Linear", "Packed weights, with or without a bias.")
       .def("__call__", [](const std::shared_ptr<Linear>& self, const mx::array& x) { return Linear::apply(self, x); })

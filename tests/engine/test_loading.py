@@ -47,7 +47,8 @@ def test_without_the_extension_mlx_runs_it_and_says_what_that_costs(
     def missing() -> str:
         raise native.NativeUnavailable("no native kernels: no C++ compiler was found")
 
-    monkeypatch.setattr(native, "instruction_set", missing)
+    monkeypatch.setattr(native, "module", missing)
+    monkeypatch.setattr(native, "operations_module", missing)
     with caplog.at_level(logging.WARNING):
         assert isinstance(load_backend(checkpoint, "tiny", CPU), MlxBackend)
     (line,) = [record.message for record in caplog.records if "native kernels" in record.message]
@@ -55,9 +56,11 @@ def test_without_the_extension_mlx_runs_it_and_says_what_that_costs(
     assert "slower" in line
 
 
-def test_an_architecture_the_decoder_does_not_know_runs_on_mlx(tmp_path: Path) -> None:
+def test_an_architecture_the_decoder_does_not_know_runs_in_mlx_graphs(tmp_path: Path) -> None:
     folder = tiny.write_folder(tmp_path / "biased", {**tiny.CONFIG, "head_dim": 24})
-    assert isinstance(load_backend(folder, "odd", CPU), MlxBackend)
+    backend = load_backend(folder, "odd", CPU)
+    assert isinstance(backend, MlxBackend)
+    assert backend.info.kernels.endswith("in MLX graphs, 2 threads, default precision")
 
 
 def test_both_say_the_same(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
@@ -11,6 +13,14 @@ from hypothesis import strategies as st
 
 from mlxcel import kernels
 from mlxcel.kernels import blas
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_native_kernels() -> Iterator[None]:
+    """This is what runs without them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLXCEL_KERNELS", "mlx")
+        yield
 
 
 class Toy(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 from pathlib import Path
 
 import mlx.core as mx
@@ -49,9 +48,7 @@ def load_backend(path: Path, name: str, config: ServerConfig) -> Backend:
     )
     backend: Backend | None = _native_backend(loaded, info, config) if device == "cpu" else None
     if backend is None:
-        if config.model.threads or config.model.cpu_precision != "default":
-            log.warning("--threads and --cpu-precision have no effect: this model runs on MLX")
-        backend = _mlx_backend(loaded, info)
+        backend = _mlx_backend(loaded, info, config)
     if config.model.warmup:
         warm_up(backend)
     return backend
@@ -66,8 +63,12 @@ def warm_up(backend: Backend) -> None:
     backend.leave([])
 
 
-def _mlx_backend(loaded: LoadedModel, info: ModelInfo) -> MlxBackend:
-    installed = kernels.install(loaded.model)
+def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> MlxBackend:
+    settings = config.model
+    installed = kernels.install(loaded.model, threads=settings.threads, precision=settings.cpu_precision)
+    native.return_free_memory()
+    if not installed.native and (settings.threads or settings.cpu_precision != "default"):
+        log.warning("--threads and --cpu-precision have no effect: this model runs on MLX")
     batches = can_batch(make_prompt_cache(loaded.model))
     info = dataclasses.replace(info, kernels=installed.description, can_batch=batches)
     return MlxBackend(loaded.model, info, installed)
@@ -75,17 +76,13 @@ def _mlx_backend(loaded: LoadedModel, info: ModelInfo) -> MlxBackend:
 
 def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> NativeBackend | None:
     """The native decoder with this model's weights, or None when it is not here or cannot run the model."""
-    if os.environ.get("MLXCEL_KERNELS") == "mlx":
+    shape = decoder.decoder_shape(loaded.model)
+    if kernels.stock_wanted() or shape is None:
         return None
     try:
         instruction_set = native.instruction_set()
-    except native.NativeUnavailable as reason:
-        log.warning("%s: models run on this CPU 10 to 50 times slower than they could", reason)
-        return None
-    shape = decoder.decoder_shape(loaded.model)
-    if shape is None:
-        log.info("the native decoder does not know this architecture yet; it runs on MLX")
-        return None
+    except native.NativeUnavailable:
+        return None  # `kernels.install` says so
     engine, threads = config.engine, config.model.threads or native.default_threads()
     blocks = -(-engine.slot_context(info.context_window, engine.slots) // decoder.KV_BLOCK)
     log.info("packing weights for %s", instruction_set)

@@ -18,15 +18,31 @@ class NativeUnavailable(Exception):
 @cache
 def module() -> Any:
     """`mlxcel._kernels`. Raises NativeUnavailable."""
+    return _load("_kernels")
+
+
+@cache
+def operations_module() -> Any:
+    """`mlxcel._mlx_kernels`, the kernels as operations on MLX arrays. Raises NativeUnavailable."""
+    import mlx.core as mx  # loads the library that the module needs
+
+    loaded = _load("_mlx_kernels")
+    if loaded.mlx_version != mx.__version__:
+        reason = f"they were built for MLX {loaded.mlx_version}, and this is {mx.__version__}"
+        raise NativeUnavailable(f"no native kernels for MLX: {reason}")
+    return loaded
+
+
+def _load(name: str) -> Any:
     try:
-        return importlib.import_module("mlxcel._kernels")
+        return importlib.import_module(f"mlxcel.{name}")
     except ImportError as error:
-        raise NativeUnavailable(f"no native kernels: {_build_note() or error}") from error
+        raise NativeUnavailable(f"no native kernels: {_build_note(name) or error}") from error
 
 
-def _build_note() -> str:
+def _build_note(name: str) -> str:
     """Why the installation built none; empty when it says nothing."""
-    note = Path(__file__).parents[1] / "_kernels_build.txt"
+    note = Path(__file__).parents[1] / f"{name}_build.txt"
     return note.read_text().partition("\n")[0] if note.is_file() else ""
 
 

@@ -1,0 +1,84 @@
+"""Any mlx-lm model on the native kernels: its layers packed, the operations its code names exchanged for ours.
+
+The model's own Python code keeps running; what it builds is an MLX graph whose nodes are our kernels wherever there is
+one, and MLX's own elsewhere.
+"""
+
+# mlx and mlx-lm carry no or partial annotations.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlxcel.kernels import layers, native
+from mlxcel.kernels.rebind import Rebinder
+
+_MODEL_PACKAGES = ("mlx", "mlx_lm", "mlx_vlm", "mlx_audio")
+_HALF_TYPES = (mx.float16, mx.bfloat16)
+
+
+def install(
+    model: nn.Module, *, threads: int, precision: str, progress: Callable[[int, int], None] | None = None
+) -> str:
+    """Run `model` on the native kernels from now on, in place. Its activations become float32. Returns the name of
+    the instruction set.
+
+    precision: `default`, `fast` or `exact`, of products with quantised weights. progress: called with the number of
+    layers packed and of all. Raises NativeUnavailable.
+    """
+    module = native.operations_module()
+    operations = module.Operations(threads=threads, precision=precision)
+    _pack_layers(model, operations, progress)
+    _compute_in_float32(model)
+    rebinder = Rebinder(_exchanges(operations), _MODEL_PACKAGES)
+    for part in model.modules():
+        if not isinstance(part, layers.Packed):
+            part.__class__ = rebinder.subclass(type(part), nn.Module)
+        for name, value in list(vars(part).items()):
+            setattr(part, name, rebinder.exchanged(value))
+    return module.name()
+
+
+def _pack_layers(model: nn.Module, operations: Any, progress: Callable[[int, int], None] | None) -> None:
+    found = [(module, packed) for module in model.modules() if (packed := layers.packed_class(module)) is not None]
+    for done, (module, packed) in enumerate(found, start=1):
+        layers.pack(module, packed, operations)
+        mx.clear_cache()  # what it was packed from
+        if progress is not None:
+            progress(done, len(found))
+
+
+def _compute_in_float32(model: nn.Module) -> None:
+    """The parameters that are left are small: norms, biases, convolutions."""
+    cast(Any, model).apply(lambda array: array.astype(mx.float32) if array.dtype in _HALF_TYPES else array)
+    mx.eval(cast(Any, model).parameters())
+
+
+def _exchanges(operations: Any) -> list[tuple[Any, Any]]:
+    """Pairs of what a model's code may name, and our form of it."""
+    fast = SimpleNamespace(**vars(mx.fast))
+    fast.rms_norm = _on_cpu(operations.rms_norm)
+    fast.layer_norm = _on_cpu(operations.layer_norm)
+    fast.rope = _on_cpu(operations.rope)
+    core = SimpleNamespace(**vars(mx))
+    core.fast = fast
+    exchanges: list[tuple[Any, Any]] = [(mx, core), (mx.fast, fast)]
+    activations = importlib.import_module("mlx_lm.models.activations")
+    exchanges.append((activations.swiglu, operations.swiglu))
+    return exchanges
+
+
+def _on_cpu(operation: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    """`operation` under the signature of mlx.fast, which also takes a stream: ours has one."""
+
+    def call(*arguments: Any, stream: Any = None, **options: Any) -> mx.array:
+        return operation(*arguments, **options)
+
+    return call
