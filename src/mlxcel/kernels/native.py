@@ -24,11 +24,10 @@ def module() -> Any:
 @cache
 def operations_module() -> Any:
     """`mlxcel._mlx_kernels`, the kernels as operations on MLX arrays. Raises NativeUnavailable."""
-    import mlx.core as mx  # loads the library that the module needs
-
+    mlx: Any = importlib.import_module("mlx.core")  # loads the library that the module needs
     loaded = _load("_mlx_kernels")
-    if loaded.mlx_version != mx.__version__:
-        reason = f"they were built for MLX {loaded.mlx_version}, and this is {mx.__version__}"
+    if loaded.mlx_version != mlx.__version__:
+        reason = f"they were built for MLX {loaded.mlx_version}, and this is {mlx.__version__}"
         raise NativeUnavailable(f"no native kernels for MLX: {reason}")
     return loaded
 

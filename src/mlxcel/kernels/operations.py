@@ -57,7 +57,11 @@ def _pack_layers(model: nn.Module, operations: Any, progress: Callable[[int, int
 
 def _compute_in_float32(model: nn.Module) -> None:
     """The parameters that are left are small: norms, biases, convolutions."""
-    cast(Any, model).apply(lambda array: array.astype(mx.float32) if array.dtype in _HALF_TYPES else array)
+
+    def convert(array: mx.array) -> mx.array:
+        return array.astype(mx.float32) if array.dtype in _HALF_TYPES else array
+
+    cast(Any, model).apply(convert)
     mx.eval(cast(Any, model).parameters())
 
 
