@@ -48,8 +48,11 @@ docs: $(VENV)/.base ## Write the generated pages
 bench: $(VENV)/.bench ## Speed against llama-server, as JSON
 	$(BIN)/python -m benchmarks.serving
 
-native: ## Build and run the tests of the native kernels
+native: ## Tests of the native kernels: plain, sanitizers, ARM in an emulator
 	$(MAKE) -C native test
+	$(MAKE) -C native test-asan
+	$(MAKE) -C native test-tsan
+	$(MAKE) -C native test-neon
 
 clean: ## Remove the environment and what was built
 	rm -rf $(VENV) build native/build src/mlxcel/_*kernels*
