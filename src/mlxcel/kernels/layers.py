@@ -16,6 +16,8 @@ import mlx.nn as nn
 
 BITS = frozenset({2, 3, 4, 5, 6, 8})
 GROUPS = frozenset({32, 64, 128})
+FLOAT_MODES = frozenset({"mxfp4", "mxfp8", "nvfp4"})
+E8M0_BIAS = 127
 TILE_OUTPUTS = 16
 """The outputs of an expert must be a multiple of this."""
 
@@ -107,21 +109,49 @@ def pack(module: nn.Module, packed: type[nn.Module], operations: Any) -> None:
     """
     layer = cast(Any, module)
     bias = layer.get("bias")
-    if "scales" in layer:
-        linear = operations.pack(
-            layer.weight, layer.scales, layer.biases, bits=layer.bits, group=layer.group_size, bias=bias
-        )
-    else:
+    if "scales" not in layer:
         linear = operations.pack(layer.weight, bias=bias)
-    for name in ("weight", "scales", "biases", "bias"):
+    elif layer.mode == "affine":
+        quantised = (layer.weight, layer.scales, layer.biases)
+        linear = operations.pack(*quantised, bits=layer.bits, group=layer.group_size, bias=bias)
+    elif layer.mode == "mxfp4":
+        linear = operations.pack(*mxfp4_as_affine(layer.weight, layer.scales), bits=8, group=32, bias=bias)
+    else:
+        linear = operations.pack(_dense(layer), bias=bias)
+    for name in ("weight", "scales", "biases", "bias", "global_scale"):
         layer.pop(name, None)
     layer.__class__ = packed
     layer.packed = linear
 
 
+def mxfp4_as_affine(words: mx.array, scales: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """The same matrices as words [..., cols / 4], scales and biases [..., cols / 32] of 8 bits in groups of 32.
+
+    words [..., cols / 8] hold 4-bit floats (E2M1), scales [..., cols / 32] exponents (E8M0), as the OCP
+    Microscaling Formats specification has them. Twice such a float is a whole number from -12 to 12, so nothing is lost.
+    """
+    doubled = [0, 1, 2, 3, 4, 6, 8, 12]
+    table = mx.array([12 + value for value in doubled] + [12 - value for value in doubled], mx.uint8)
+    pairs = words.view(mx.uint8)
+    nibbles = mx.stack([pairs & 15, pairs >> 4], axis=-1).flatten(-2)
+    scale = mx.power(2.0, scales.astype(mx.float32) - (E8M0_BIAS + 1))
+    return table[nibbles].view(mx.uint32), scale, -12 * scale
+
+
+def _dense(layer: Any) -> mx.array:
+    """The weights of a quantised layer in bfloat16, for modes whose groups or values the kernels cannot hold."""
+    options: dict[str, Any] = {"group_size": layer.group_size, "bits": layer.bits, "mode": layer.mode}
+    of_all = layer.get("global_scale")
+    if of_all is None:
+        return mx.dequantize(layer.weight, layer.scales, dtype=mx.bfloat16, **options)
+    experts = zip(layer.weight, layer.scales, of_all, strict=True)
+    return mx.stack([mx.dequantize(w, s, global_scale=g, dtype=mx.bfloat16, **options) for w, s, g in experts])
+
+
 def _packable(module: nn.Module) -> bool:
     layer = cast(Any, module)
-    if "scales" in layer:
-        affine = layer.mode == "affine" and layer.bits in BITS and layer.group_size in GROUPS
-        return affine and layer.get("biases") is not None
-    return mx.issubdtype(layer.weight.dtype, mx.floating)
+    if "scales" not in layer:
+        return mx.issubdtype(layer.weight.dtype, mx.floating)
+    if layer.mode == "affine":
+        return layer.bits in BITS and layer.group_size in GROUPS and layer.get("biases") is not None
+    return layer.mode in FLOAT_MODES
