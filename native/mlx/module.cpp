@@ -1,13 +1,16 @@
 // The Python face: `mlxcel._mlx_kernels`, our kernels as operations on mlx.core.array.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
 
 #include "mlx/version.h"
 
 #include "linear.h"
+#include "paged.h"
 #include "rows.h"
 
 namespace nb = nanobind;
@@ -62,6 +65,18 @@ NB_MODULE(_mlx_kernels, m) {
       .def_prop_ro("experts", &Linear::experts)
       .def_prop_ro("nbytes", &Linear::bytes);
 
+  nb::class_<PagedCache>(m, "PagedCache", "Keys and values of all sequences of a model, in blocks.")
+      .def("open", &PagedCache::open)
+      .def("close", &PagedCache::close)
+      .def("length", &PagedCache::length)
+      .def("begin", &PagedCache::begin, "rows"_a, "count"_a)
+      .def("commit", &PagedCache::commit)
+      .def("attend", &PagedCache::attend, "layer"_a, "queries"_a, "keys"_a, "values"_a, "scale"_a, "window"_a,
+           "sinks"_a.none())
+      .def_prop_ro("used_blocks", [](const PagedCache& self) { return self.pool().used(); })
+      .def_prop_ro("capacity_blocks", [](const PagedCache& self) { return self.pool().capacity(); })
+      .def_prop_ro("nbytes", [](const PagedCache& self) { return self.pool().reserved_bytes(); });
+
   nb::class_<Operations>(m, "Operations", "Operations that share threads and a precision.")
       .def(nb::init<int, const std::string&>(), "threads"_a, "precision"_a)
       .def(
@@ -72,6 +87,12 @@ NB_MODULE(_mlx_kernels, m) {
           },
           "values"_a, "scales"_a.none() = nb::none(), "biases"_a.none() = nb::none(), "bits"_a = 0, "group"_a = 0,
           "bias"_a.none() = nb::none())
+      .def(
+          "paged_cache",
+          [](const Operations& self, const std::vector<std::pair<int, int>>& layers, size_t budget) {
+            return std::make_shared<PagedCache>(self.context, layers, budget);
+          },
+          "layers"_a, "budget"_a)
       .def(
           "rms_norm",
           [](const Operations& self, const mx::array& x, const std::optional<mx::array>& weight, float eps) {

@@ -71,6 +71,7 @@ class KvPool {
   size_t block_bytes() const { return block_elements_ * sizeof(uint16_t); }
   size_t reserved_bytes() const;  // taken from the system
 
+  int layers() const { return static_cast<int>(shapes_.size()); }
   const KvShape& shape(int layer) const { return shapes_[layer]; }
   KvLayer layer(int index) const;
 

@@ -12,7 +12,8 @@ from mlx.utils import tree_map
 
 from mlxcel import kernels
 from mlxcel.engine.backend import ModelInfo
-from mlxcel.engine.cache.batch import can_batch
+from mlxcel.engine.cache.probe import paged_kv
+from mlxcel.engine.cache.rows import RowCaches
 from mlxcel.engine.loading import warm_up
 from mlxcel.engine.runner import MlxBackend
 from mlxcel.models.mlxlm import make_prompt_cache, model_classes
@@ -20,11 +21,36 @@ from mlxcel.models.mlxlm import make_prompt_cache, model_classes
 from .scripted import ByteTokenizer
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
-COMMON = {**SIZES, "vocab_size": 258, "rms_norm_eps": 1e-5, "head_dim": 16, "tie_word_embeddings": True}
+COMMON = {**SIZES, "vocab_size": 258, "rms_norm_eps": 1e-5, "head_dim": 32, "tie_word_embeddings": True}
+LONG = {"max_position_embeddings": 4096, "rope_theta": 1e4}
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {**COMMON, "num_hidden_layers": 2},
-    "qwen3": {**COMMON, "num_hidden_layers": 2, "max_position_embeddings": 4096, "rope_theta": 1e4},
+    "qwen3": {**COMMON, **LONG, "num_hidden_layers": 2},
+    "qwen3_moe": {**COMMON, **LONG, **EXPERTS, "num_hidden_layers": 2},
     "gemma3_text": {**COMMON, "num_hidden_layers": 7, "sliding_window": 8, "sliding_window_pattern": 6},
+    "qwen3_next": {
+        **COMMON,
+        **LONG,
+        **EXPERTS,
+        "num_hidden_layers": 4,
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+        "linear_conv_kernel_dim": 4,
+        "shared_expert_intermediate_size": 64,
+        "full_attention_interval": 2,
+        "partial_rotary_factor": 0.5,
+        "attention_bias": False,
+    },
     "mamba2": {
         "num_heads": 4,
         "head_dim": 16,
@@ -43,32 +69,44 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "time_step_rank": "auto",
     },
 }
+TO_THE_BIT = frozenset({"llama", "qwen3", "qwen3_moe", "gemma3_text"})
+"""Families all of whose operations are ours or element by element."""
+CASES = [(family, "stock") for family in CONFIGS]
+CASES += [(family, "native") for family in CONFIGS]
+CASES += [(family, "paged") for family in CONFIGS if family != "mamba2"]
 
 
-def backend(model_type: str) -> MlxBackend:
+def backend(model_type: str, kind: str = "paged") -> MlxBackend:
+    """kind: `stock` MLX, the `native` kernels with mlx-lm's caches, or with `paged` ones."""
     mx.random.seed(3)
     model_class, args_class = model_classes(model_type)
     model = model_class(args_class.from_dict({"model_type": model_type, **CONFIGS[model_type]}))
     model.update(tree_map(lambda p: mx.random.normal(p.shape) * 0.15, model.parameters()))
     mx.eval(model.parameters())
-    installed = kernels.install(model)
-    tokenizer = ByteTokenizer()
-    info = ModelInfo(model_type, tokenizer, 258, 4096, None, can_batch=can_batch(make_prompt_cache(model)))
-    return MlxBackend(model, info, installed)
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "stock":
+            patch.setenv("MLXCEL_KERNELS", "mlx")
+        installed = kernels.install(model, threads=2, precision="exact")
+    paged = None
+    if kind == "paged":
+        paged = paged_kv(model, lambda: make_prompt_cache(model), installed.operations, sequences=5, positions=64)
+        assert paged is not None
+    caches = RowCaches(lambda: make_prompt_cache(model), paged)
+    info = ModelInfo(model_type, ByteTokenizer(), 258, 4096, None, can_batch=caches.can_batch)
+    return MlxBackend(model, info, installed, caches)
 
 
-def alone(model_type: str, prompt: list[int], steps: int) -> tuple[list[int], list[np.ndarray]]:
-    """Greedy continuation and logits by the model itself, fed one whole prompt, without a backend."""
-    model = backend(model_type)._model
-    cache = make_prompt_cache(model)
-    tokens, rows = list(prompt), []
-    out: list[int] = []
+def alone(model_type: str, kind: str, prompt: list[int], steps: int) -> tuple[list[int], list[np.ndarray]]:
+    """Greedy continuation and logits of one sequence, its prompt read at once."""
+    engine = backend(model_type, kind)
+    if len(prompt) > 1:
+        engine.prefill(0, prompt[:-1])
+    engine.join(0)
+    out, rows = prompt[-1:], []
     for _ in range(steps):
-        logits = np.array(model(mx.array([tokens]), cache=cache)[0, -1])
-        rows.append(logits)
-        out.append(int(logits.argmax()))
-        tokens = out[-1:]
-    return out, rows
+        rows.append(engine.decode(out[-1:])[0].copy())
+        out.append(int(rows[-1].argmax()))
+    return out[1:], rows
 
 
 def prompts(count: int, longest: int = 40) -> list[list[int]]:
@@ -76,12 +114,12 @@ def prompts(count: int, longest: int = 40) -> list[list[int]]:
     return [[rng.randrange(258) for _ in range(rng.randrange(1, longest))] for _ in range(count)]
 
 
-@pytest.mark.parametrize("model_type", CONFIGS)
+@pytest.mark.parametrize(("model_type", "kind"), CASES)
 @pytest.mark.parametrize("chunk", [3, 1000])
-def test_rows_that_come_and_go_get_the_logits_they_get_alone(model_type: str, chunk: int) -> None:
+def test_rows_that_come_and_go_get_the_logits_they_get_alone(model_type: str, kind: str, chunk: int) -> None:
     """Five sequences with different lengths join at different steps, two leave early, in any order."""
-    wanted = {key: alone(model_type, prompt, 8) for key, prompt in enumerate(prompts(5))}
-    engine = backend(model_type)
+    wanted = {key: alone(model_type, kind, prompt, 8) for key, prompt in enumerate(prompts(5))}
+    engine = backend(model_type, kind)
     assert engine.info.can_batch
     joins, lifetime = {0: [0], 1: [1, 2], 3: [3], 4: [4]}, {0: 8, 1: 2, 2: 8, 3: 3, 4: 8}
     rows: list[int] = []
@@ -101,7 +139,10 @@ def test_rows_that_come_and_go_get_the_logits_they_get_alone(model_type: str, ch
         assert logits.shape == (len(rows), 258)
         assert logits.dtype == np.float32
         for key, row in zip(rows, logits, strict=True):
-            np.testing.assert_allclose(row, wanted[key][1][len(said[key])], rtol=1e-3, atol=1e-3)
+            expected = wanted[key][1][len(said[key])]
+            if kind == "paged" and model_type in TO_THE_BIT:
+                assert np.array_equal(row, expected)
+            np.testing.assert_allclose(row, expected, rtol=1e-3, atol=1e-3)
             said[key].append(int(row.argmax()))
         keep = [i for i, key in enumerate(rows) if len(said[key]) < lifetime[key]]
         if len(keep) < len(rows):
@@ -119,7 +160,7 @@ def test_a_discarded_sequence_leaves_no_cache() -> None:
     engine.prefill(1, [4])
     engine.join(1)
     row = engine.decode([5])[0]
-    np.testing.assert_allclose(row, alone("llama", [4, 5], 1)[1][0], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(row, alone("llama", "paged", [4, 5], 1)[1][0], rtol=1e-3, atol=1e-3)
 
 
 def test_reset_drops_everything() -> None:
@@ -140,3 +181,40 @@ def test_warm_up_leaves_no_row() -> None:
     engine.prefill(1, [1])
     engine.join(1)
     assert engine.decode([2]).shape[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["stock", "native", "paged"])
+def test_the_engine_says_what_the_model_says(kind: str) -> None:
+    """The backend against mlx-lm's own model and caches in float32."""
+    prompt = prompts(1)[0]
+    model = backend("qwen3", "stock")._model
+    expected = np.asarray(model(mx.array([prompt]), cache=make_prompt_cache(model))[0, -1])
+    (row,) = alone("qwen3", kind, prompt, 1)[1]
+    np.testing.assert_allclose(row, expected, rtol=5e-2 if kind == "paged" else 1e-3, atol=2e-2)
+
+
+def test_blocks_go_back_when_rows_leave() -> None:
+    engine = backend("llama")
+    paged = engine._caches._paged
+    assert paged is not None
+    for _ in range(3):
+        engine.prefill(1, list(range(200)))
+        engine.prefill(2, [1])
+        engine.join(1)
+        engine.join(2)
+        engine.decode([1, 2])
+        assert paged.cache.used_blocks == 5
+        engine.leave([1])
+        assert paged.cache.used_blocks == 1
+        engine.reset()
+        assert paged.cache.used_blocks == 0
+
+
+def test_a_step_that_failed_can_be_done_again() -> None:
+    engine = backend("llama")
+    engine.prefill(1, [1, 2, 3])
+    with pytest.raises(MemoryError):
+        engine.prefill(1, [0] * 1000)
+    engine.prefill(1, [4])
+    engine.join(1)
+    assert np.array_equal(engine.decode([5])[0], alone("llama", "paged", [1, 2, 3, 4, 5], 1)[1][0])

@@ -13,7 +13,7 @@ from mlxcel.models.mlxlm import model_classes
 VOCABULARY = 160
 
 _COMMON: dict[str, Any] = {
-    "hidden_size": 64,
+    "hidden_size": 128,
     "num_hidden_layers": 2,
     "intermediate_size": 96,
     "num_attention_heads": 4,
@@ -90,7 +90,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "norm_eps": 1e-5,
         "conv_bias": False,
         "conv_L_cache": 3,
-        "block_dim": 64,
+        "block_dim": 128,
         "block_ff_dim": 96,
         "block_multiple_of": 32,
         "block_ffn_dim_multiplier": 1.0,

@@ -11,10 +11,13 @@ import mlx.core as mx
 from mlxcel import kernels
 from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import Backend, ModelInfo
-from mlxcel.engine.cache.batch import can_batch
+from mlxcel.engine.cache.batch import LayerCaches
+from mlxcel.engine.cache.probe import paged_kv
+from mlxcel.engine.cache.rows import RowCaches
 from mlxcel.engine.native_backend import NativeBackend
 from mlxcel.engine.runner import MlxBackend
 from mlxcel.kernels import decoder, native
+from mlxcel.kernels.paged import PagedKv
 from mlxcel.models.device import select_device
 from mlxcel.models.load import LoadedModel, load_model
 from mlxcel.models.mlxlm import make_prompt_cache
@@ -67,11 +70,20 @@ def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> 
     settings = config.model
     installed = kernels.install(loaded.model, threads=settings.threads, precision=settings.cpu_precision)
     native.return_free_memory()
-    if not installed.native and (settings.threads or settings.cpu_precision != "default"):
+    if installed.operations is None and (settings.threads or settings.cpu_precision != "default"):
         log.warning("--threads and --cpu-precision have no effect: this model runs on MLX")
-    batches = can_batch(make_prompt_cache(loaded.model))
-    info = dataclasses.replace(info, kernels=installed.description, can_batch=batches)
-    return MlxBackend(loaded.model, info, installed)
+
+    def make() -> LayerCaches:
+        return make_prompt_cache(loaded.model)
+
+    paged: PagedKv | None = None
+    if installed.operations is not None:
+        slots = config.engine.slots
+        positions = config.engine.slot_context(info.context_window, slots)
+        paged = paged_kv(loaded.model, make, installed.operations, sequences=slots, positions=positions)
+    caches = RowCaches(make, paged)
+    info = dataclasses.replace(info, kernels=installed.description, can_batch=caches.can_batch)
+    return MlxBackend(loaded.model, info, installed, caches)
 
 
 def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> NativeBackend | None:

@@ -13,8 +13,7 @@ import numpy as np
 
 from mlxcel import kernels
 from mlxcel.engine.backend import Logits, ModelInfo
-from mlxcel.engine.cache.batch import BatchCache, LayerCaches
-from mlxcel.models.mlxlm import make_prompt_cache
+from mlxcel.engine.cache.rows import Row, RowCaches
 
 CLEAR_INTERVAL = 256
 """Decode steps between two releases of MLX's freed buffers."""
@@ -26,12 +25,12 @@ class MlxBackend:
     model: takes ids [rows, length] and `cache`, returns logits [rows, length, vocabulary].
     """
 
-    def __init__(self, model: nn.Module, info: ModelInfo, installed: kernels.Kernels) -> None:
+    def __init__(self, model: nn.Module, info: ModelInfo, installed: kernels.Kernels, caches: RowCaches) -> None:
         self._model = model
         self._info = info
         self._kernels = installed
-        self._pending: dict[int, LayerCaches] = {}
-        self._batch = BatchCache()
+        self._caches = caches
+        self._pending: dict[int, Row] = {}
         self._steps = 0
 
     @property
@@ -41,26 +40,29 @@ class MlxBackend:
 
     def prefill(self, key: int, tokens: Sequence[int]) -> None:
         """Append `tokens` to the cache of the sequence `key`."""
-        cache = self._caches(key)
+        layers = self._caches.of_row(self._row(key), len(tokens))
         with self._kernels.without_logits():
-            self._model(mx.array([list(tokens)]), cache=cache)
-        mx.eval([layer.state for layer in cache])  # the caches only: nobody reads these logits
+            self._model(mx.array([list(tokens)]), cache=layers)
+        mx.eval([layer.state for layer in layers])  # the caches only: nobody reads these logits
+        self._caches.commit()
         mx.clear_cache()
 
     def join(self, key: int) -> None:
         """Make the sequence `key` the last row of the decode batch."""
-        self._batch.join(self._caches(key))
+        self._caches.join(self._row(key))
         del self._pending[key]
 
     def discard(self, key: int) -> None:
         """Forget a sequence that has not joined."""
-        self._pending.pop(key, None)
+        if key in self._pending:
+            self._caches.close(self._pending.pop(key))
 
     def decode(self, tokens: Sequence[int]) -> Logits:
         """One step of all rows; float32 [rows, vocabulary]."""
-        logits = self._model(mx.array(list(tokens))[:, None], cache=self._batch.layers)[:, -1, :]
+        logits = self._model(mx.array(list(tokens))[:, None], cache=self._caches.of_batch())[:, -1, :]
         logits = logits.astype(mx.float32)
         mx.eval(logits)
+        self._caches.commit()
         self._steps += 1
         if self._steps % CLEAR_INTERVAL == 0:
             mx.clear_cache()
@@ -68,15 +70,16 @@ class MlxBackend:
 
     def leave(self, keep: Sequence[int]) -> None:
         """Keep only the rows at these positions."""
-        self._batch.keep(keep)
+        self._caches.keep(keep)
 
     def reset(self) -> None:
         """Drop all caches."""
-        self._pending.clear()
-        self._batch = BatchCache()
+        self._caches.keep([])
+        for key in list(self._pending):
+            self.discard(key)
         mx.clear_cache()
 
-    def _caches(self, key: int) -> LayerCaches:
+    def _row(self, key: int) -> Row:
         if key not in self._pending:
-            self._pending[key] = make_prompt_cache(self._model)
+            self._pending[key] = self._caches.open()
         return self._pending[key]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -24,8 +25,8 @@ class Kernels:
     """Which path runs, for people."""
     without_logits: Callable[[], AbstractContextManager[None]]
     """Context in which a forward pass is for its caches only: the output head may be left uncomputed."""
-    native: bool = False
-    """Whether products run on the native CPU kernels."""
+    operations: Any = None
+    """`mlxcel._mlx_kernels.Operations` where the model runs on the native CPU kernels."""
 
 
 def stock_wanted() -> bool:
@@ -52,12 +53,14 @@ def install(
     if not stock_wanted():
         threads = threads or native.default_threads()
         try:
-            isa = operations.install(model, threads=threads, precision=precision, progress=progress)
+            installed = operations.install(model, threads=threads, precision=precision, progress=progress)
         except native.NativeUnavailable as reason:
             log.warning("%s: models run on this CPU 10 to 50 times slower than they could", reason)
         else:
-            description = f"cpu: {isa} in MLX graphs, {threads} threads, {precision} precision"
-            return Kernels(description, nullcontext, native=True)
+            description = (
+                f"cpu: {native.operations_module().name()} in MLX graphs, {threads} threads, {precision} precision"
+            )
+            return Kernels(description, nullcontext, installed)
     gate = blas.LogitsGate()
     blas.install(model, gate)
     return Kernels(f"cpu: stock MLX with OpenBLAS matrix products, {blas.threads()} threads", gate.closed)

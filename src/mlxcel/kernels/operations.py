@@ -17,7 +17,7 @@ from typing import Any, cast
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlxcel.kernels import layers, native
+from mlxcel.kernels import layers, native, paged
 from mlxcel.kernels.rebind import Rebinder
 
 _MODEL_PACKAGES = ("mlx", "mlx_lm", "mlx_vlm", "mlx_audio")
@@ -26,24 +26,25 @@ _HALF_TYPES = (mx.float16, mx.bfloat16)
 
 def install(
     model: nn.Module, *, threads: int, precision: str, progress: Callable[[int, int], None] | None = None
-) -> str:
-    """Run `model` on the native kernels from now on, in place. Its activations become float32. Returns the name of
-    the instruction set.
+) -> Any:
+    """Run `model` on the native kernels from now on, in place. Its activations become float32. Returns the
+    `mlxcel._mlx_kernels.Operations` that it runs on.
 
     precision: `default`, `fast` or `exact`, of products with quantised weights. progress: called with the number of
     layers packed and of all. Raises NativeUnavailable.
     """
-    module = native.operations_module()
-    operations = module.Operations(threads=threads, precision=precision)
+    operations = native.operations_module().Operations(threads=threads, precision=precision)
     _pack_layers(model, operations, progress)
     _compute_in_float32(model)
     rebinder = Rebinder(_exchanges(operations), _MODEL_PACKAGES)
+    stock_attention = importlib.import_module("mlx_lm.models.base").scaled_dot_product_attention
+    rebinder.exchange(stock_attention, paged.attention(rebinder.function(stock_attention)))
     for part in model.modules():
         if not isinstance(part, layers.Packed):
             part.__class__ = rebinder.subclass(type(part), nn.Module)
         for name, value in list(vars(part).items()):
             setattr(part, name, rebinder.exchanged(value))
-    return module.name()
+    return operations
 
 
 def _pack_layers(model: nn.Module, operations: Any, progress: Callable[[int, int], None] | None) -> None:

@@ -29,6 +29,14 @@ class Rebinder:
         self._namespaces: dict[int, dict[str, Any]] = {}
         self._classes: dict[type, type] = {}
 
+    def exchange(self, old: Any, new: Any) -> None:
+        """One more pair, before the first class is made."""
+        self._exchanges[id(old)] = (old, new)
+
+    def function(self, function: FunctionType) -> FunctionType:
+        """A copy of `function` that finds the exchanges."""
+        return self._rebound(function)
+
     def exchanged(self, value: Any) -> Any:
         """What `value` is exchanged for; itself if for nothing."""
         return self._exchanges.get(id(value), (None, value))[1]

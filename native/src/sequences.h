@@ -1,0 +1,50 @@
+// Sequences and the blocks of the KV cache they own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "attention.h"
+#include "kv.h"
+
+namespace mlxcel {
+
+// Which sequences there are, how long they are and where their blocks lie. Not thread-safe.
+class Sequences {
+ public:
+  struct Piece {
+    int sequence, count;  // the next `count` tokens belong to it
+  };
+
+  explicit Sequences(KvPool& pool) : pool_(pool) {}
+
+  // A number that `close` takes back.
+  int open();
+  // Throws std::out_of_range, as all that take a sequence, for one that is not open.
+  void close(int sequence);
+  int length(int sequence) const { return at(sequence).length; }
+
+  // Blocks for the tokens to come, for all pieces or for none: then std::bad_alloc is thrown. A sequence has one piece.
+  void reserve(std::span<const Piece> pieces);
+  // What attention needs to know about each piece, rows in their order; valid until the next call of `reserve`.
+  std::vector<Segment> segments(std::span<const Piece> pieces) const;
+  // The tokens of the pieces have been written.
+  void advance(std::span<const Piece> pieces);
+
+ private:
+  struct Sequence {
+    std::vector<int32_t> blocks;
+    int length = 0;
+    bool open = false;
+  };
+  const Sequence& at(int sequence) const;
+  Sequence& at(int sequence) { return const_cast<Sequence&>(std::as_const(*this).at(sequence)); }
+
+  KvPool& pool_;
+  std::vector<Sequence> sequences_;
+};
+
+}  // namespace mlxcel

@@ -1,0 +1,100 @@
+"""Which of a model's layers can keep their keys and values in the native paged cache, found out by trying.
+
+A model's code decides what it does with its cache, and there are a hundred of them. So a few tokens are run on mlx-lm's
+caches and on paged ones, alone and as a batch of rows of different lengths; what does not come out the same stays on
+mlx-lm's caches.
+"""
+
+# mlx carries partial annotations.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import numpy.typing as npt
+
+from mlxcel.engine.cache.batch import LayerCaches
+from mlxcel.engine.cache.rows import RowCaches
+from mlxcel.kernels.paged import BLOCK, LayerShape, PagedKv
+
+log = logging.getLogger(__name__)
+
+_PROMPTS = ((1, 2, 3, 4, 5, 6, 7), (3, 1, 2))
+_TOLERANCE = 0.05
+"""Largest difference of logits, as a share of the largest one: half-precision keys and values cost about a hundredth."""
+
+
+def paged_kv(
+    model: nn.Module, make: Callable[[], LayerCaches], operations: Any, *, sequences: int, positions: int
+) -> PagedKv | None:
+    """A paged cache for `model`, or None when it cannot use one.
+
+    make: fresh mlx-lm caches. operations: the `mlxcel._mlx_kernels.Operations` that the model runs on. sequences,
+    positions: how many there may be at once, and how long each.
+    """
+    caches = make()
+    expected = _run_alone(model, [RowCaches(make), RowCaches(make)], caches)
+    shapes = {place: shape for place, cache in enumerate(caches) if (shape := _shape(cache)) is not None}
+    if not shapes:
+        return None
+    block = sum(shape.block_bytes for shape in shapes.values())
+    kv = PagedKv(operations, shapes, sequences * -(-positions // BLOCK) * block)
+    rows = RowCaches(make, kv)
+    try:
+        actual = _run_together(model, rows) if rows.can_batch else _run_alone(model, [rows, rows])
+    except Exception as reason:  # third-party code with a cache it has never seen
+        log.debug("no paged cache for this model: %r", reason)
+        return None
+    if np.abs(actual - expected).max() > _TOLERANCE * np.abs(expected).max():
+        log.debug("no paged cache for this model: other logits")
+        return None
+    return kv
+
+
+def _shape(cache: Any) -> LayerShape | None:
+    """What a cache that has been used holds; None when it is not of a kind that can be paged."""
+    kind = type(cache).__name__
+    if kind not in ("KVCache", "RotatingKVCache") or cache.keys is None or getattr(cache, "keep", 0):
+        return None
+    shape = LayerShape(cache.keys.shape[1], cache.keys.shape[3], getattr(cache, "max_size", 0))
+    return shape if shape.servable and cache.values.shape == cache.keys.shape else None
+
+
+Logits = npt.NDArray[np.float32]
+
+
+def _forward(model: Any, caches: RowCaches, layers: LayerCaches, tokens: list[list[int]]) -> Logits:
+    logits = model(mx.array(tokens), cache=layers)[:, -1].astype(mx.float32)
+    mx.eval(logits)
+    caches.commit()
+    return np.asarray(logits)
+
+
+def _run_alone(model: Any, all_caches: list[RowCaches], first: LayerCaches | None = None) -> Logits:
+    """Logits [2, vocabulary] after a prompt and one more token of two sequences, one by one. first: caches to use."""
+    logits: list[Logits] = []
+    for prompt, caches in zip(_PROMPTS, all_caches, strict=True):
+        row = caches.open()
+        if first is not None:
+            row.stock, first = first, None
+        _forward(model, caches, caches.of_row(row, len(prompt)), [list(prompt)])
+        logits.append(_forward(model, caches, caches.of_row(row, 1), [[prompt[0]]]))
+        caches.close(row)
+    return np.concatenate(logits)
+
+
+def _run_together(model: Any, caches: RowCaches) -> Logits:
+    """The same with both sequences in one batch."""
+    for prompt in _PROMPTS:
+        row = caches.open()
+        _forward(model, caches, caches.of_row(row, len(prompt)), [list(prompt)])
+        caches.join(row)
+    logits = _forward(model, caches, caches.of_batch(), [[prompt[0]] for prompt in _PROMPTS])
+    caches.keep([])
+    return logits
