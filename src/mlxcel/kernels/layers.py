@@ -128,7 +128,7 @@ def mxfp4_as_affine(words: mx.array, scales: mx.array) -> tuple[mx.array, mx.arr
     """The same matrices as words [..., cols / 4], scales and biases [..., cols / 32] of 8 bits in groups of 32.
 
     words [..., cols / 8] hold 4-bit floats (E2M1), scales [..., cols / 32] exponents (E8M0), as the OCP
-    Microscaling Formats specification has them. Twice such a float is a whole number from -12 to 12, so nothing is lost.
+    Microscaling Formats specification has them. Twice such a float is a whole number from -12 to 12: nothing is lost.
     """
     doubled = [0, 1, 2, 3, 4, 6, 8, 12]
     table = mx.array([12 + value for value in doubled] + [12 - value for value in doubled], mx.uint8)

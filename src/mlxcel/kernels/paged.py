@@ -1,8 +1,8 @@
 """What a model that runs as an MLX graph sees as its KV cache when keys and values live in the native paged cache.
 
-mlx-lm's caches hold keys and values as arrays, [rows, heads, length, head_dim], so the rows of a batch are padded to the
-longest one and copied as they grow. Here a layer's attention is one operation that writes the new keys and values into
-blocks of 64 positions and attends to those of each row: any lengths, in half precision, nothing padded or copied.
+mlx-lm's caches hold keys and values as arrays, [rows, heads, length, head_dim], so the rows of a batch are padded to
+the longest one and copied as they grow. Here a layer's attention is one operation that writes the new keys and values
+into blocks of 64 positions and attends to those of each row: any lengths, in half precision, nothing padded or copied.
 """
 
 # mlx carries partial annotations.
@@ -78,7 +78,7 @@ class PagedLayer:
         """The new keys and values alone: the attention writes them, and finds the others itself."""
         return keys, values
 
-    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> CausalMask:  # noqa: N803
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> CausalMask:
         """mlx-lm's name and arguments. Raises MaskNeeded."""
         if return_array:
             raise MaskNeeded
@@ -91,8 +91,9 @@ class PagedLayer:
         if mask is not None and not isinstance(mask, CausalMask):
             raise MaskNeeded
         window = self._window if mask is None else mask.window
-        self._output = self._owner.cache.attend(self._layer, queries, keys, values, scale, window, sinks)
-        return self._output
+        output: mx.array = self._owner.cache.attend(self._layer, queries, keys, values, scale, window, sinks)
+        self._output = output
+        return output
 
 
 class PagedKv:

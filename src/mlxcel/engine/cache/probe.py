@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _PROMPTS = ((1, 2, 3, 4, 5, 6, 7), (3, 1, 2))
 _TOLERANCE = 0.05
-"""Largest difference of logits, as a share of the largest one: half-precision keys and values cost about a hundredth."""
+"""Largest difference of logits, as a share of the largest one: half-precision keys and values cost about 0.01."""
 
 
 def paged_kv(
