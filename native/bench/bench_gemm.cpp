@@ -1,4 +1,5 @@
-// Speed of matrix products at the shapes of a small model (SmolLM2-135M): bench_gemm [threads] [kernels]
+// Speed of matrix products at the shapes of a small model (SmolLM2-135M), of a larger one, and of Whisper's encoder:
+// bench_gemm [threads] [kernels] [part of a shape's name]
 //
 // Weights are spread over many copies, as the layers of a model are, so that decode reads them from memory.
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cstdlib>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "../src/dispatch.h"
@@ -21,6 +23,7 @@ double seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 struct Shape {
   const char* name;
   int outputs, cols, bits, group, copies;
+  Scalar dense = Scalar::Float32;  // with bits = 0
 };
 
 struct Source {
@@ -37,9 +40,14 @@ struct Source {
 
 std::vector<PackedWeights> pack(const Shape& shape, const Source& source, Arena& arena) {
   std::vector<PackedWeights> copies;
+  // Floats of half the size: any bits that are not infinite.
+  std::vector<uint16_t> halves(source.words.size());
+  for (size_t i = 0; i < halves.size(); i++) halves[i] = static_cast<uint16_t>(source.words[i] & 0xbfff);
   for (int i = 0; i < shape.copies; i++) {
-    if (shape.bits == 32) {
-      const DenseMatrix matrix{source.floats.data(), Scalar::Float32, shape.outputs, shape.cols};
+    if (shape.bits == 0) {
+      const void* values = halves.data();
+      if (shape.dense == Scalar::Float32) values = source.floats.data();
+      const DenseMatrix matrix{values, shape.dense, shape.outputs, shape.cols};
       copies.push_back(PackedWeights::pack(std::span(&matrix, 1), Arrangement::Stacked, arena));
     } else {
       const AffineMatrix matrix{source.words.data(), source.floats.data(), source.floats.data(), Scalar::Float32,
@@ -50,20 +58,22 @@ std::vector<PackedWeights> pack(const Shape& shape, const Source& source, Arena&
   return copies;
 }
 
-// Seconds for one product, in the fastest of some rounds over the copies.
+// Seconds for one product, its rows quantised, in the fastest of some rounds over the copies.
 double time_product(Pool& pool, const Kernels& kernels, std::span<const PackedWeights> copies,
                     const std::vector<float>& x, int rows, Precision precision) {
   const PackedWeights& first = copies[0];
   std::vector<std::byte> memory(Activations::bytes(rows, first.cols(), first.group(), first.precision(precision)));
   const Activations activations(memory.data(), rows, first, precision);
-  for (int m = 0; m < rows; m++)
-    kernels.gemm.quantise(&x[static_cast<size_t>(m) * first.cols()], activations, m, 0, first.cols());
   const Split split = split_gemm(first, activations, pool.threads());
   double best = 1e9;
   for (int round = 0; round < 15; round++) {
     const double start = seconds();
     pool.run([&](Worker& worker) {
       for (const PackedWeights& weights : copies) {
+        worker.each(rows, [&](int m) {
+          kernels.gemm.quantise(&x[static_cast<size_t>(m) * weights.cols()], activations, m, 0, weights.cols());
+        });
+        worker.barrier();
         gemm(worker, kernels.gemm, weights, activations, split, [](const GemmPiece&) {});
         worker.barrier();
       }
@@ -80,13 +90,22 @@ int main(int argc, char** argv) {
   const Kernels& chosen = kernels_named(argc > 2 ? argv[2] : "");
   std::printf("kernels %s, %d threads; a cell: Gmac/s, and GB/s of weights for few rows\n", chosen.name,
               pool.threads());
+  const std::string wanted = argc > 3 ? argv[3] : "";
   const Shape shapes[] = {
-      {"qkv 4/32", 960, 576, 4, 32, 30},      {"o 4/32", 576, 576, 4, 32, 30},
-      {"gate_up 4/32", 3072, 576, 4, 32, 30}, {"down 4/32", 576, 1536, 4, 32, 30},
-      {"gate_up 4/64", 3072, 576, 4, 64, 30}, {"head 8/32", 49152, 576, 8, 32, 1},
-      {"gate_up f32", 3072, 576, 32, 32, 4},
+      {"qkv 4/32", 960, 576, 4, 32, 30},
+      {"o 4/32", 576, 576, 4, 32, 30},
+      {"gate_up 4/32", 3072, 576, 4, 32, 30},
+      {"down 4/32", 576, 1536, 4, 32, 30},
+      {"gate_up 4/64", 3072, 576, 4, 64, 30},
+      {"large 4/64", 8192, 2048, 4, 64, 8},
+      {"head 8/32", 49152, 576, 8, 32, 1},
+      {"whisper f32", 2048, 512, 0, 0, 1},
+      {"whisper f16", 2048, 512, 0, 0, 1, Scalar::Float16},
+      {"whisper bf16", 2048, 512, 0, 0, 1, Scalar::BFloat16},
+      {"whisper2 f32", 512, 2048, 0, 0, 1},
   };
   for (const Shape& shape : shapes) {
+    if (std::string(shape.name).find(wanted) == std::string::npos) continue;
     Arena arena;
     const Source source(shape);
     const double start = seconds();
@@ -98,14 +117,16 @@ int main(int argc, char** argv) {
       std::printf("  %-8s", precision == Precision::Fast      ? "fast"
                             : precision == Precision::Default ? "default"
                                                               : "exact");
-      for (int rows : {1, 2, 4, 8, 128, 512}) {
-        if (rows * macs > 2e10) continue;
-        const std::vector<float> x(source.floats.begin(), source.floats.begin() + rows * shape.cols);
+      for (int rows : {1, 2, 4, 8, 128, 512, 1500}) {
+        if (rows * macs > 2e10 || (rows == 1500 && shape.bits)) continue;
+        std::vector<float> x(static_cast<size_t>(rows) * shape.cols);
+        for (size_t i = 0; i < x.size(); i++) x[i] = source.floats[i % source.floats.size()];
         // With many rows it is arithmetic that takes the time; short rounds are disturbed less.
         const double time =
             time_product(pool, chosen, std::span(copies).first(rows > 16 ? 1 : copies.size()), x, rows, precision);
         std::printf("  %d: %.1f", rows, rows * macs / time * 1e-9);
         if (rows <= 2) std::printf(" (%.1f GB/s)", static_cast<double>(copies[0].bytes()) / time * 1e-9);
+        std::fflush(stdout);
       }
       std::printf("\n");
     }

@@ -25,6 +25,8 @@ MLXCEL_INLINE void store(float* p, f32x16 a) {
   _mm256_storeu_ps(p, a.lo);
   _mm256_storeu_ps(p + 8, a.hi);
 }
+// Tells the compiler to hold a value that is used several times in registers, not to load it each time.
+MLXCEL_INLINE void hold(f32x16& a) { asm("" : "+x"(a.lo), "+x"(a.hi)); }
 // All bits set in the lanes below n; `from` is the index of the first lane.
 MLXCEL_INLINE __m256i lanes_below(int n, int from) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n - from), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -130,6 +132,14 @@ MLXCEL_INLINE f32x16 to_f32(i32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256
 MLXCEL_INLINE void store_i8(int8_t* p, i32x16 a) {
   __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), _MM_SHUFFLE(3, 1, 2, 0));
   _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+
+// As 32 bytes of sixteen-bit integers, saturating; of each eight lanes in the order 0 2 1 3 4 6 5 7.
+MLXCEL_INLINE void store_word_pairs(int8_t* p, i32x16 a) {
+  const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15,  //
+                                         0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+  __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), _MM_SHUFFLE(3, 1, 2, 0));
+  _mm256_storeu_si256((__m256i*)p, _mm256_shuffle_epi8(words, order));
 }
 
 // --- packed bytes

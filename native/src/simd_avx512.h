@@ -20,6 +20,8 @@ struct bytes64 {
 MLXCEL_INLINE f32x16 splat(float x) { return {_mm512_set1_ps(x)}; }
 MLXCEL_INLINE f32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 MLXCEL_INLINE void store(float* p, f32x16 a) { _mm512_storeu_ps(p, a.v); }
+// Tells the compiler to hold a value that is used several times in registers, not to load it each time.
+MLXCEL_INLINE void hold(f32x16& a) { asm("" : "+v"(a.v)); }
 // The first n (0 to 16) lanes; the others are 0, or are left alone in memory.
 MLXCEL_INLINE f32x16 load_first(const float* p, int n) { return {_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p)}; }
 MLXCEL_INLINE void store_first(float* p, f32x16 a, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), a.v); }

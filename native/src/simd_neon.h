@@ -39,6 +39,8 @@ MLXCEL_INLINE f32x16 load(const float* p) {
 MLXCEL_INLINE void store(float* p, f32x16 a) {
   for (int i = 0; i < 4; i++) vst1q_f32(p + 4 * i, a.v[i]);
 }
+// Tells the compiler to hold a value that is used several times in registers, not to load it each time.
+MLXCEL_INLINE void hold(f32x16& a) { asm("" : "+w"(a.v[0]), "+w"(a.v[1]), "+w"(a.v[2]), "+w"(a.v[3])); }
 // The first n (0 to 16) lanes; the others are 0, or are left alone in memory.
 MLXCEL_INLINE f32x16 load_first(const float* p, int n) {
   float lanes[16] = {};

@@ -103,6 +103,8 @@ MLXCEL_INLINE f32x16 load(const float* p) {
   return float_quarters([&](int i) { return read<float4>(p + 4 * i); });
 }
 MLXCEL_INLINE void store(float* p, f32x16 a) { std::memcpy(p, &a, sizeof a); }
+// Tells the compiler to hold a value that is used several times in registers, not to load it each time.
+MLXCEL_INLINE void hold(f32x16&) {}
 // The first n (0 to 16) lanes; the others are 0, or are left alone in memory.
 MLXCEL_INLINE f32x16 load_first(const float* p, int n) {
   float lanes[16] = {};

@@ -1,0 +1,118 @@
+// Rows of x in the form that the kernels read, for one instruction set. See gemm.h for the layout.
+#pragma once
+
+#include "gemm.h"
+#include "simd.h"
+
+namespace mlxcel::MLXCEL_ISA {
+
+// Without an instruction that adds four products of bytes, 16-bit integers take no more multiplications than two planes
+// of bytes, and the kernel has one sum instead of two: the two planes of Default hold words instead.
+#if defined(__AVX2__) && !defined(__AVXVNNI__) && !defined(__AVX512VNNI__)
+constexpr bool words_for_default = true;
+
+// 32 rounded values, for Default.
+MLXCEL_INLINE void store_integers(int8_t* plane, f32x16 a, f32x16 b) {
+  store_word_pairs(plane, to_i32(a));
+  store_word_pairs(plane + 32, to_i32(b));
+}
+#else
+constexpr bool words_for_default = false;
+
+// 32 rounded values, for Default. high is rounded half up, so that low = q - 256 high lies in [-128, 127].
+MLXCEL_INLINE void store_integers(int8_t* plane, f32x16 a, f32x16 b) {
+  auto high = [](f32x16 q) { return round_even(fma(q, splat(1.0f / 256), splat(1.0f / 1024))); };
+  const f32x16 ha = high(a), hb = high(b);
+  store_i8(plane, to_i32(ha));
+  store_i8(plane + 16, to_i32(hb));
+  store_i8(plane + 32, to_i32(fma(ha, splat(-256.0f), a)));
+  store_i8(plane + 48, to_i32(fma(hb, splat(-256.0f), b)));
+}
+#endif
+
+MLXCEL_INLINE f32x16 splat_at(const std::byte* p) {
+  float x;
+  std::memcpy(&x, p, sizeof x);
+  return splat(x);
+}
+
+MLXCEL_INLINE int32_t four_at(const std::byte* p) {
+  int32_t x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+
+// One chunk: 32 values to `planes` times 32 bytes and a scale. Returns the sum of the rounded integers.
+template <int planes>
+MLXCEL_INLINE float quantise_chunk(const float* x, std::byte* bytes, float* scale) {
+  const f32x16 a = load(x), b = load(x + 16);
+  // Tiny values round to 0, so that 1 / d is finite. A value that is not finite makes the scale NaN, and so every
+  // output of the row.
+  const float peak = max_of(max(max(abs(a), abs(b)), splat(1e-30f)));
+  const bool finite = !any_nan(mul(splat(0.0f), a)) && !any_nan(mul(splat(0.0f), b));
+  constexpr float most = planes == 1 ? 127.0f : 127.0f * 256.0f;
+  *scale = finite ? peak / most : __builtin_nanf("");
+  const f32x16 inverse = splat(finite ? most / peak : 0.0f);
+  const f32x16 qa = round_even(mul(a, inverse)), qb = round_even(mul(b, inverse));
+  auto* plane = reinterpret_cast<int8_t*>(bytes);
+  if constexpr (planes == 1) {
+    store_i8(plane, to_i32(qa));
+    store_i8(plane + 16, to_i32(qb));
+  } else {
+    store_integers(plane, qa, qb);
+  }
+  return sum(add(qa, qb));
+}
+
+template <int planes>
+static void quantise_groups(const float* x, const Activations& to, int row, int first, int last) {
+  const int interleaved = to.interleaved(), lane = row % interleaved;
+  std::byte* block = to.data + row / interleaved * to.block_bytes();
+  for (int g = first; g < last; g++) {
+    std::byte* chunk = block + g * to.group_bytes();
+    float total = 0;
+    for (int c = 0; c < to.group / chunk_cols; c++, x += chunk_cols, chunk += to.chunk_bytes()) {
+      auto* scales = reinterpret_cast<float*>(chunk + interleaved * planes * chunk_cols);
+      const float integers = quantise_chunk<planes>(x, chunk + lane * planes * chunk_cols, scales + lane);
+      total += scales[lane] * integers;
+    }
+    reinterpret_cast<float*>(chunk)[lane] = total;
+  }
+}
+
+static void quantise(const float* x, const Activations& to, int row, int first_col, int cols) {
+  if (to.precision == Precision::Fast)
+    return quantise_groups<1>(x, to, row, first_col / to.group, (first_col + cols) / to.group);
+  if (to.precision == Precision::Default)
+    return quantise_groups<2>(x, to, row, first_col / to.group, (first_col + cols) / to.group);
+  const int interleaved = to.interleaved();
+  std::byte* start = to.data + row / interleaved * to.block_bytes() + row % interleaved * to.row_chunk_bytes();
+  for (int k = 0; k < cols; k += chunk_cols) {
+    auto* chunk = reinterpret_cast<float*>(start + (first_col + k) / chunk_cols * to.chunk_bytes());
+    const int n = std::min(chunk_cols, cols - k);
+    std::memcpy(chunk, x + k, n * sizeof(float));
+    std::memset(chunk + n, 0, (chunk_cols - n) * sizeof(float));
+  }
+}
+
+// The chunks of `count` neighbouring rows, from a group on: within one block, or whole blocks, which advance together.
+template <int count>
+struct Rows {
+  static constexpr int blocks = (count + block_rows - 1) / block_rows;
+  const std::byte* chunk[blocks];
+  int interleaved, lane;
+
+  Rows(const Activations& x, int row, int group) : interleaved(x.interleaved()), lane(row % interleaved) {
+    const std::byte* block = x.data + row / interleaved * x.block_bytes() + group * x.group_bytes();
+    for (int b = 0; b < blocks; b++) chunk[b] = block + b * x.block_bytes();
+  }
+  // Where row m's part starts, if each row of the block has `bytes` from `offset` on.
+  [[gnu::always_inline]] inline const std::byte* part(int m, size_t offset, size_t bytes) const {
+    return chunk[m / block_rows] + offset + lane * bytes + m % block_rows * bytes;
+  }
+  [[gnu::always_inline]] inline void advance(size_t bytes) {
+    for (const std::byte*& p : chunk) p += bytes;
+  }
+};
+
+}  // namespace mlxcel::MLXCEL_ISA
