@@ -17,10 +17,11 @@ namespace mlxcel::MLXCEL_ISA {
 // --- products of pairs
 
 // Queries that go through a block together, and how many vectors of sums and of values the registers hold.
-constexpr int kRowBlock = 6;
 #if defined(__AVX512F__)
+constexpr int kRowBlock = 6;
 constexpr int kRegisters = 28;
 #else
+constexpr int kRowBlock = 5;
 constexpr int kRegisters = 7;
 #endif
 constexpr int kMaxVectors = 4;
@@ -40,8 +41,9 @@ MLXCEL_INLINE __m256 low_of_eight(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), 16));
 }
 MLXCEL_INLINE __m256 high_of_eight(const uint16_t* p) {
+  // No mask: it would take the register that the largest block of sums leaves.
   const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  return _mm256_castsi256_ps(_mm256_blend_epi16(_mm256_setzero_si256(), pairs, 0xaa));
 }
 MLXCEL_INLINE f32x16 low_of_pairs(const uint16_t* p) { return {low_of_eight(p), low_of_eight(p + 16)}; }
 MLXCEL_INLINE f32x16 high_of_pairs(const uint16_t* p) { return {high_of_eight(p), high_of_eight(p + 16)}; }
@@ -87,15 +89,20 @@ MLXCEL_INLINE void add_pair(f32x16 (&sums)[Rows][Vectors], const uint16_t* a, in
   }
 }
 
-// c[r][0 .. 16 Vectors) = or += sum over p < pairs of a[r][p] . b[p], pair by pair. `a` is float or bfloat16.
+// c[r][0 .. 16 Vectors) = or += sum over p < pairs of a[r][p] . b[p], pair by pair. `a` is float or bfloat16. What lies
+// `ahead` of the elements read is brought into the cache: it is needed next, and the processor does not guess so, as
+// tiles lie anywhere and are read in columns.
 template <int Rows, int Vectors, class Operand>
 static void multiply_block(const Operand* a, int lda, const uint16_t* b, int ldb, int pairs, bool add_to, float* c,
-                           int ldc) {
+                           int ldc, ptrdiff_t ahead) {
   f32x16 sums[Rows][Vectors];
   for (int r = 0; r < Rows; r++) {
     for (int v = 0; v < Vectors; v++) sums[r][v] = add_to ? load(c + r * ldc + 16 * v) : splat(0.0f);
   }
-  for (int p = 0; p < pairs; p++) add_pair(sums, a + 2 * p, lda, b + p * ldb);
+  for (int p = 0; p < pairs; p++, b += ldb) {
+    for (int v = 0; v < Vectors; v++) __builtin_prefetch(b + 32 * v + ahead);
+    add_pair(sums, a + 2 * p, lda, b);
+  }
   for (int r = 0; r < Rows; r++) {
     for (int v = 0; v < Vectors; v++) store(c + r * ldc + 16 * v, sums[r][v]);
   }
@@ -119,17 +126,17 @@ MLXCEL_INLINE void multiply_vectors(int vectors, Arguments... arguments) {
 // The same for up to kRowBlock rows and any number of vectors.
 template <class Operand>
 static void multiply(int rows, int vectors, const Operand* a, int lda, const uint16_t* b, int ldb, int pairs,
-                     bool add_to, float* c, int ldc) {
+                     bool add_to, float* c, int ldc, ptrdiff_t ahead) {
   const int fitting = kRegisters / (rows + 1), widest = fitting < kMaxVectors ? fitting : kMaxVectors;
   for (int v = 0; v < vectors; v += widest, b += 32 * widest, c += 16 * widest) {
     const int width = vectors - v < widest ? vectors - v : widest;
     switch (rows) {
-      case 1: multiply_vectors<1>(width, a, lda, b, ldb, pairs, add_to, c, ldc); break;
-      case 2: multiply_vectors<2>(width, a, lda, b, ldb, pairs, add_to, c, ldc); break;
-      case 3: multiply_vectors<3>(width, a, lda, b, ldb, pairs, add_to, c, ldc); break;
-      case 4: multiply_vectors<4>(width, a, lda, b, ldb, pairs, add_to, c, ldc); break;
-      case 5: multiply_vectors<5>(width, a, lda, b, ldb, pairs, add_to, c, ldc); break;
-      case 6: multiply_vectors<6>(width, a, lda, b, ldb, pairs, add_to, c, ldc); break;
+      case 1: multiply_vectors<1>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead); break;
+      case 2: multiply_vectors<2>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead); break;
+      case 3: multiply_vectors<3>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead); break;
+      case 4: multiply_vectors<4>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead); break;
+      case 5: multiply_vectors<5>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead); break;
+      case 6: if constexpr (kRowBlock >= 6) multiply_vectors<6>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead); break;
     }
   }
 }
@@ -292,7 +299,7 @@ static void add_values(const Operand* weights, const uint16_t* values, int head_
     const bool low = 2 * p >= range.first, high = 2 * p + 1 < range.end;
     if (low && high) {
       const int whole = (end < range.end / 2 ? end : range.end / 2) - p;
-      multiply(1, vectors, weights + 2 * p, 0, v, 2 * head_dim, whole, true, state, 0);
+      multiply(1, vectors, weights + 2 * p, 0, v, 2 * head_dim, whole, true, state, 0, 0);
       p += whole;
       continue;
     }
@@ -304,7 +311,7 @@ static void add_values(const Operand* weights, const uint16_t* values, int head_
       pair &= mask;
       std::memcpy(half + d, &pair, sizeof pair);
     }
-    multiply(1, vectors, weights + 2 * p, 0, half, 0, 1, true, state, 0);
+    multiply(1, vectors, weights + 2 * p, 0, half, 0, 1, true, state, 0, 0);
     p++;
   }
 }
@@ -312,7 +319,7 @@ static void add_values(const Operand* weights, const uint16_t* values, int head_
 // The states of up to kRowBlock queries of a tile after one block alone.
 template <class Operand>
 static void attend_block(const AttentionTask& task, const AttentionTile& tile, int block, int first_query, int queries,
-                         const Operand* prepared, float* states) {
+                         const Operand* prepared, int end_block, float* states) {
   const AttentionConfig& config = *task.config;
   const int n = config.head_dim, stride = softmax_state(n);
   alignas(64) float scores[kRowBlock * kv_block];
@@ -337,9 +344,11 @@ static void attend_block(const AttentionTask& task, const AttentionTile& tile, i
 
   const uint16_t* keys = kv_tile(task.cache, tile.segment.blocks[block], tile.kv_head);
   const uint16_t* values = keys + kv_block * n;
+  const uint16_t* next_keys =
+      block + 1 < end_block ? kv_tile(task.cache, tile.segment.blocks[block + 1], tile.kv_head) : values;
   const int first_vector = any.first / 16, vectors = (any.end + 15) / 16 - first_vector;
   multiply(queries, vectors, prepared + first_query * n, n, keys + 32 * first_vector, 2 * kv_block, n / 2, false,
-           scores + 16 * first_vector, kv_block);
+           scores + 16 * first_vector, kv_block, values - keys);
   for (int q = 0; q < queries; q++) {
     if (ranges[q].empty()) continue;
     float* state = states + q * stride;
@@ -348,7 +357,7 @@ static void attend_block(const AttentionTask& task, const AttentionTile& tile, i
     add_values(weights + q * kv_block, values, n, ranges[q], 0, first_pair, state);
   }
   multiply(queries, n / 16, weights + 2 * first_pair, kv_block, values + first_pair * 2 * n, 2 * n,
-           end_pair - first_pair, true, states, stride);
+           end_pair - first_pair, true, states, stride, next_keys - values);
   for (int q = 0; q < queries; q++) {
     if (ranges[q].empty()) continue;
     add_values(weights + q * kv_block, values, n, ranges[q], end_pair, kv_block / 2, states + q * stride);
@@ -377,7 +386,7 @@ static void attend_as(const AttentionTask& task, const AttentionTile& tile, void
   start_states(task, tile, states);
   for (int block = tile.first_block; block < tile.end_block; block++) {
     each_row_block(queries, kRowBlock, [&](int first, int count) {
-      attend_block(task, tile, block, first, count, prepared, block_states);
+      attend_block(task, tile, block, first, count, prepared, tile.end_block, block_states);
       fold_states(states + first * stride, block_states, count, n);
     });
   }
@@ -392,7 +401,7 @@ static void attend_blocks_as(const AttentionTask& task, const AttentionTile& til
   prepare_queries(task, tile, prepared);
   for (int block = first_block; block < end_block; block++, partials += queries * stride) {
     each_row_block(queries, kRowBlock, [&](int first, int count) {
-      attend_block(task, tile, block, first, count, prepared, partials + first * stride);
+      attend_block(task, tile, block, first, count, prepared, end_block, partials + first * stride);
     });
   }
 }
