@@ -1,4 +1,5 @@
-// Speed of one matrix product with every form of weights, a JSON object a line: bench_products threads outputs cols rows...
+// Speed of one matrix product with every form of weights, a JSON object a line:
+// bench_products threads outputs cols rows...
 //
 // There are as many copies of the weights as it takes to fill no cache, so that few rows read them from memory.
 // MLXCEL_KERNELS chooses the instruction set. benchmarks/kernels.py builds this and reads what it prints.
@@ -18,7 +19,7 @@ using namespace mlxcel;
 namespace {
 
 constexpr size_t kUncached = size_t{160} << 20;  // bytes
-constexpr int kRounds = 7;
+constexpr int kRounds = 12;
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -43,7 +44,8 @@ PackedWeights pack(const Form& form, int outputs, int cols, const std::vector<ui
   const size_t elements = static_cast<size_t>(outputs) * cols;
   if (form.bits) {
     const std::vector<uint16_t> scales(elements / form.group, 0x2400), biases(scales.size(), 0xac00);
-    const AffineMatrix matrix{words.data(), scales.data(), biases.data(), form.type, outputs, cols, form.bits, form.group};
+    const AffineMatrix matrix{words.data(), scales.data(), biases.data(), form.type,
+                              outputs,      cols,          form.bits,     form.group};
     return PackedWeights::pack(std::span(&matrix, 1), Arrangement::Stacked, arena);
   }
   std::vector<float> floats(elements);
@@ -57,7 +59,7 @@ PackedWeights pack(const Form& form, int outputs, int cols, const std::vector<ui
   return PackedWeights::pack(std::span(&matrix, 1), Arrangement::Stacked, arena);
 }
 
-// Seconds for one product: the median of some rounds over the copies. The rows of x are in the kernels' form already,
+// Seconds for one product: the best of some rounds over the copies. The rows of x are in the kernels' form already,
 // as the layer before leaves them.
 double time_product(Pool& pool, std::span<const PackedWeights> copies, const std::vector<float>& x, int rows,
                     Precision precision) {
@@ -68,7 +70,7 @@ double time_product(Pool& pool, std::span<const PackedWeights> copies, const std
   for (int m = 0; m < rows; m++)
     kernels().gemm.quantise(&x[static_cast<size_t>(m) * first.cols()], activations, m, 0, first.cols());
   const Split split = split_gemm(first, activations, pool.threads());
-  std::vector<double> times;
+  double best = 1e9;
   for (int round = 0; round < kRounds; round++) {
     const double start = seconds();
     pool.run([&](Worker& worker) {
@@ -77,10 +79,9 @@ double time_product(Pool& pool, std::span<const PackedWeights> copies, const std
         worker.barrier();
       }
     });
-    times.push_back((seconds() - start) / static_cast<double>(copies.size()));
+    best = std::min(best, (seconds() - start) / static_cast<double>(copies.size()));
   }
-  std::nth_element(times.begin(), times.begin() + kRounds / 2, times.end());
-  return times[kRounds / 2];
+  return best;
 }
 
 }  // namespace
