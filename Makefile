@@ -6,8 +6,9 @@ BIN    := $(VENV)/bin
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
 MODEL  ?= smollm2-135m
-# More flags for the server, as in `make serve ARGS="--parallel 8"`.
+# More flags for the server or the benchmark, as in `make serve ARGS="--parallel 8"`.
 ARGS   ?=
+BENCH  ?= decode
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -45,8 +46,8 @@ lint: $(VENV)/.dev ## Style, types and import rules
 docs: $(VENV)/.base ## Write the generated pages
 	$(BIN)/python -m mlxcel.cli.docs
 
-bench: $(VENV)/.bench ## Speed against llama-server, as JSON
-	$(BIN)/python -m benchmarks.serving
+bench: $(VENV)/.bench ## Speed beside llama.cpp, as JSON (BENCH=decode, serving, kernels, startup or concurrency; ARGS)
+	$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 
 native: ## Tests of the native kernels: plain, sanitizers, ARM in an emulator
 	$(MAKE) -C native test
@@ -77,6 +78,8 @@ $(VENV)/.dev: $(INSTALLED) | $(VENV)/.made
 	$(BIN)/pip install --quiet -e '.[dev]'
 	@touch $@ $(VENV)/.base
 
-$(VENV)/.bench: pyproject.toml | $(VENV)/.made
-	$(BIN)/pip install --quiet -e '.[bench]'
+# llama.cpp is compiled for this very processor, as the native kernels are chosen for it; that takes 10 to 20 minutes.
+$(VENV)/.bench: $(INSTALLED) | $(VENV)/.made
+	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" $(BIN)/pip install --progress-bar on \
+	  --no-binary llama-cpp-python -e '.[bench]'
 	@touch $@ $(VENV)/.base
