@@ -113,10 +113,12 @@ class Build:
     def link(self, target: Path) -> None:
         includes, nanobind = binding_includes()
         binding = [*BINDING_FLAGS, *includes]
-        plain = sorted(set(SOURCES.glob("*.cpp")) - {SOURCES / "isa.cpp", SOURCES / "module.cpp"})
+        modules = sorted(SOURCES.glob("module*.cpp"))
+        plain = sorted(set(SOURCES.glob("*.cpp")) - {SOURCES / "isa.cpp", *modules})
         per_set = [(SOURCES / "isa.cpp", [f"-DMLXCEL_ISA={name}", *flags]) for name, flags in instruction_sets()]
         # isas.txt says why the instruction sets come last, and in that order.
-        units = [(nanobind, binding), (SOURCES / "module.cpp", binding), *((source, []) for source in plain), *per_set]
+        bound = [(source, binding) for source in (nanobind, *modules)]
+        units = [*bound, *((source, []) for source in plain), *per_set]
         pool = ThreadPoolExecutor(max(2, min(8, os.cpu_count() or 1)))
         try:
             # The longest first.
