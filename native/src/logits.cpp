@@ -105,12 +105,18 @@ int nucleus(const LogitKernels& kernels, const float* x, int n, double p, int64_
   // Together, elements below this weight are less than what may be missing; rounding to whole multiples may add half of
   // one to each. Below half of one they weigh nothing.
   const double cut = std::max((1.0 - p) * total / n - 0x1p-36, 0x1p-37);
-  const float threshold = std::nextafter(static_cast<float>(peak + std::log(cut) - 0.01),  // 0.01: for rounding
-                                         -std::numeric_limits<float>::infinity());
-  const int count = kernels.at_least(x, n, threshold, positions);
-  float* const logits = scratch<struct NucleusLogits, float>(count);
+  float threshold = peak, *logits = nullptr;
+  int count = 0;
+  // That is far from sharp: for most rows a cut eight times as high leaves enough.
+  for (const double factor : {8.0, 1.0}) {
+    threshold = std::nextafter(static_cast<float>(peak + std::log(std::min(factor * cut, 0.9)) - 0.01),  // for rounding
+                               -std::numeric_limits<float>::infinity());
+    count = kernels.at_least(x, n, threshold, positions);
+    logits = scratch<struct NucleusLogits, float>(count);
+    for (int i = 0; i < count; i++) logits[i] = x[positions[i]];
+    if (kernels.mass(logits, count, peak, scale) >= target) break;
+  }
   float* const weights = scratch<struct NucleusWeights, float>(count);
-  for (int i = 0; i < count; i++) logits[i] = x[positions[i]];
   kernels.weights(logits, count, peak, scale, weights);
   const Crossing crossing = find_crossing(logits, weights, count, threshold, peak, target);
   return drop_below(x, crossing.logit, crossing.ties, positions, count);

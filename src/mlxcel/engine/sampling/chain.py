@@ -39,15 +39,19 @@ class Sampler:
 
         Raises SamplingError when the row holds NaN, +inf or nothing but -inf.
         """
-        token, best = self._rows.best(logits)
-        if not math.isfinite(best):
-            raise SamplingError("the model returned logits that are not finite numbers")
+        token = self._best(logits)
         if self._history.active:
             logits = self._penalise(logits)
-            token, _ = self._rows.best(logits)
+            token = self._best(logits)
         if not self._params.greedy:
             token = self._draw(Candidates(logits, rows=self._rows))
         self._history.append(token)
+        return token
+
+    def _best(self, logits: Floats) -> int:
+        token, best = self._rows.best(logits)
+        if not math.isfinite(best):
+            raise SamplingError("the model returned logits that are not finite numbers")
         return token
 
     def _penalise(self, logits: Floats) -> Floats:

@@ -52,7 +52,7 @@ class NumpyRows:
         live = np.flatnonzero(weights)
         ranked = live[np.argsort(-row[live], kind="stable")]
         cumulative = np.cumsum(weights[ranked], dtype=np.float64)
-        crossing = int(np.searchsorted(cumulative, p * cumulative[-1], side="left"))
+        crossing = int(np.searchsorted(cumulative, p * float(cumulative[-1]), side="left"))
         kept = ranked[: crossing + 1]
         kept.sort()
         return kept
@@ -94,5 +94,6 @@ class NumpyRows:
     ) -> None:
         seen = row[tokens]
         factor = np.float32(repetition)
-        seen = np.where(seen > 0, seen / factor, seen * factor)
-        row[tokens] = seen - (counts * np.float32(frequency) + np.float32(presence))
+        with np.errstate(over="ignore"):  # as silent as the native kernels; the sampler looks at what comes out
+            seen = np.where(seen > 0, seen / factor, seen * factor)
+            row[tokens] = seen - (counts * np.float32(frequency) + np.float32(presence))
