@@ -6,6 +6,7 @@
 
 #include "attention.h"
 #include "gemm.h"
+#include "logits.h"
 #include "rows.h"
 
 namespace mlxcel {
@@ -15,6 +16,7 @@ struct Kernels {
   GemmKernels gemm;
   RowKernels rows;
   AttentionKernels attention;
+  LogitKernels logits;
 };
 
 // Those that this processor can run, from least to most.

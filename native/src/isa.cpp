@@ -5,10 +5,13 @@
 
 #include "attention_kernels.h"
 #include "gemm_kernels.h"
+#include "logits_kernels.h"
 #include "rows_kernels.h"
 
 namespace mlxcel::MLXCEL_ISA {
 
-Kernels make_kernels(const char* name) { return {name, gemm_kernels, row_kernels(), attention_kernels()}; }
+Kernels make_kernels(const char* name) {
+  return {name, gemm_kernels, row_kernels(), attention_kernels(), logit_kernels()};
+}
 
 }  // namespace mlxcel::MLXCEL_ISA

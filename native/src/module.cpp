@@ -14,6 +14,7 @@
 
 #include "decoder.h"
 #include "dispatch.h"
+#include "module_logits.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -178,6 +179,7 @@ NB_MODULE(_kernels, m) {
   using namespace mlxcel;
   m.doc() = "Native CPU kernels.";
   m.def("name", [] { return kernels().name; }, "The instruction set in use.");
+  register_logits(m);
 
   nb::class_<Matrix>(m, "Matrix", "A weight matrix [outputs, inputs], dense or in MLX's affine quantisation.")
       .def("__init__",

@@ -89,6 +89,11 @@ MLXCEL_INLINE f32x16 first(int n, f32x16 a, f32x16 b) {
   return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(lanes_below(n, 0))),
           _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(lanes_below(n, 8)))};
 }
+// Bit i: whether a >= b in lane i. False where either is NaN.
+MLXCEL_INLINE uint32_t lanes_at_least(f32x16 a, f32x16 b) {
+  return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ)) |
+         (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ)) << 8;
+}
 // Sums and maxima over the lanes, in a fixed order.
 MLXCEL_INLINE float sum(f32x16 a) {
   __m256 eight = _mm256_add_ps(a.lo, a.hi);

@@ -55,6 +55,8 @@ MLXCEL_INLINE bool any_nan(f32x16 a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_
 MLXCEL_INLINE f32x16 first(int n, f32x16 a, f32x16 b) {
   return {_mm512_mask_blend_ps((__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1), b.v, a.v)};
 }
+// Bit i: whether a >= b in lane i. False where either is NaN.
+MLXCEL_INLINE uint32_t lanes_at_least(f32x16 a, f32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
 // Sums and maxima over the lanes, in a fixed order.
 MLXCEL_INLINE float sum(f32x16 a) { return _mm512_reduce_add_ps(a.v); }
 MLXCEL_INLINE float max_of(f32x16 a) { return _mm512_reduce_max_ps(a.v); }

@@ -107,6 +107,13 @@ MLXCEL_INLINE f32x16 first(int n, f32x16 a, f32x16 b) {
   return float_quarters(
       [&](int i) { return vbslq_f32(vcltq_s32(vld1q_s32(index), vdupq_n_s32(n - 4 * i)), a.v[i], b.v[i]); });
 }
+// Bit i: whether a >= b in lane i. False where either is NaN.
+MLXCEL_INLINE uint32_t lanes_at_least(f32x16 a, f32x16 b) {
+  const uint32_t bits[4] = {1, 2, 4, 8};
+  uint32_t lanes = 0;
+  for (int i = 0; i < 4; i++) lanes |= vaddvq_u32(vandq_u32(vcgeq_f32(a.v[i], b.v[i]), vld1q_u32(bits))) << 4 * i;
+  return lanes;
+}
 // Sums and maxima over the lanes, in a fixed order.
 MLXCEL_INLINE float sum(f32x16 a) {
   return vaddvq_f32(vaddq_f32(vaddq_f32(a.v[0], a.v[2]), vaddq_f32(a.v[1], a.v[3])));

@@ -160,6 +160,15 @@ MLXCEL_INLINE bool any_nan(f32x16 a) {
 MLXCEL_INLINE f32x16 first(int n, f32x16 a, f32x16 b) {
   return float_quarters([&](int i) { return select(index4(4 * i) < n, a.v[i], b.v[i]); });
 }
+// Bit i: whether a >= b in lane i. False where either is NaN.
+MLXCEL_INLINE uint32_t lanes_at_least(f32x16 a, f32x16 b) {
+  uint32_t lanes = 0;
+  for (int i = 0; i < 4; i++) {
+    const uint4 bits = (uint4)(a.v[i] >= b.v[i]) & uint4{1, 2, 4, 8};
+    lanes |= (bits[0] | bits[1] | bits[2] | bits[3]) << 4 * i;
+  }
+  return lanes;
+}
 // Sums and maxima over the lanes, in a fixed order.
 MLXCEL_INLINE float sum(f32x16 a) {
   const float4 four = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);

@@ -170,6 +170,9 @@ void test_arithmetic(Random& random) {
       CHECK(smaller.at[i] == std::min(a.at[i], b.at[i]));
     }
     CHECK(any_nan(x) == nan);
+    const uint32_t not_below = lanes_at_least(x, y);
+    for (int i = 0; i < 16; i++) CHECK((not_below >> i & 1) == (a.at[i] >= b.at[i]));
+    CHECK(not_below >> 16 == 0);
     Floats clean = Floats::of([&] { return random.ordinary(); });
     CHECK(!any_nan(clean.lanes()));
     clean.at[random.below(16)] = kNan;

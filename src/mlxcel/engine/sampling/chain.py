@@ -6,15 +6,16 @@ nothing. Every sequence has a random generator of its own, so a seeded sequence 
 
 from __future__ import annotations
 
+import math
 import secrets
-from functools import partial
 
 import numpy as np
 
 from mlxcel.engine.request import SamplingParams
-from mlxcel.engine.sampling.candidates import Candidates, Floats, SamplingError
+from mlxcel.engine.sampling.candidates import Candidates, SamplingError
 from mlxcel.engine.sampling.filters import min_p, top_k, top_p
 from mlxcel.engine.sampling.penalties import History
+from mlxcel.engine.sampling.rows import Floats, Rows, rows
 
 
 class Sampler:
@@ -22,39 +23,45 @@ class Sampler:
 
     params: resolved sampling values.
     prompt: token ids the repetition penalty looks back at.
+    operations: what works on the logits; by default what suits this installation.
     """
 
-    def __init__(self, params: SamplingParams, prompt: tuple[int, ...]) -> None:
+    def __init__(self, params: SamplingParams, prompt: tuple[int, ...], operations: Rows | None = None) -> None:
         self._params = params
+        self._rows = rows() if operations is None else operations
         self._history = History(params, prompt)
+        self._penalised = np.empty(0, np.float32)
         seed = secrets.randbits(64) if params.seed is None else params.seed
         self._random = np.random.Generator(np.random.PCG64(seed))
-        self._filters = (
-            partial(top_k, k=params.top_k),
-            partial(top_p, p=params.top_p),
-            partial(min_p, p=params.min_p),
-        )
 
     def sample(self, logits: Floats) -> int:
         """Choose the next token from `logits` (float32 [vocabulary], left unchanged) and note it.
 
         Raises SamplingError when the row holds NaN, +inf or nothing but -inf.
         """
-        if not np.isfinite(logits.max()):  # NaN is carried through max
-            raise SamplingError("the model returned logits that are not finite numbers")
+        token = self._best(logits)
         if self._history.active:
-            logits = logits.copy()
-            self._history.penalise(logits)
-        token = int(logits.argmax()) if self._params.greedy else self._draw(Candidates(logits))
+            logits = self._penalise(logits)
+            token = self._best(logits)
+        if not self._params.greedy:
+            token = self._draw(Candidates(logits, rows=self._rows))
         self._history.append(token)
         return token
 
+    def _best(self, logits: Floats) -> int:
+        token, best = self._rows.best(logits)
+        if not math.isfinite(best):
+            raise SamplingError("the model returned logits that are not finite numbers")
+        return token
+
+    def _penalise(self, logits: Floats) -> Floats:
+        if self._penalised.shape != logits.shape:  # kept: fresh memory would cost more than the copy
+            self._penalised = np.empty_like(logits)
+        np.copyto(self._penalised, logits)
+        self._history.penalise(self._penalised, self._rows)
+        return self._penalised
+
     def _draw(self, candidates: Candidates) -> int:
-        for keep in self._filters:
-            candidates = keep(candidates)
-        cumulative = np.cumsum(candidates.probabilities(self._params.temperature))
-        # Inverse of the cumulative distribution: one uniform number a token, whatever the filters left.
-        point = self._random.random() * float(cumulative[-1])
-        position = int(np.searchsorted(cumulative, point, side="right"))
-        position = min(position, cumulative.shape[0] - 1)
-        return position if candidates.ids is None else int(candidates.ids[position])
+        params = self._params
+        kept = min_p(top_p(top_k(candidates, params.top_k), params.top_p), params.min_p)
+        return kept.draw(params.temperature, self._random.random())

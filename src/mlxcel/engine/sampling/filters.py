@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from mlxcel.engine.sampling.candidates import Candidates
 
@@ -12,15 +12,9 @@ def top_k(candidates: Candidates, k: int) -> Candidates:
 
     Fan et al. 2018, "Hierarchical Neural Story Generation".
     """
-    n = candidates.logits.shape[0]
-    if k <= 0 or k >= n:
+    if k <= 0 or k >= candidates.logits.shape[0]:
         return candidates
-    if candidates.ordered:
-        return candidates.first(k)
-    kept = np.argpartition(candidates.logits, n - k)[n - k :]
-    kept.sort()  # by position, so that equal logits are ordered by token id below
-    ids = kept if candidates.ids is None else candidates.ids[kept]
-    return Candidates(candidates.logits[kept], ids).sort()
+    return candidates.at(candidates.rows.top_k(candidates.logits, k))
 
 
 def top_p(candidates: Candidates, p: float) -> Candidates:
@@ -30,10 +24,7 @@ def top_p(candidates: Candidates, p: float) -> Candidates:
     """
     if p >= 1.0:
         return candidates
-    ordered = candidates.sort()
-    cumulative = np.cumsum(ordered.probabilities())
-    crossing = int(np.searchsorted(cumulative, p, side="left"))
-    return ordered.first(min(crossing + 1, cumulative.shape[0]))
+    return candidates.at(candidates.rows.nucleus(candidates.logits, p))
 
 
 def min_p(candidates: Candidates, p: float) -> Candidates:
@@ -43,5 +34,5 @@ def min_p(candidates: Candidates, p: float) -> Candidates:
     """
     if p <= 0.0:
         return candidates
-    threshold = float(candidates.logits.max()) + float(np.log(min(p, 1.0)))
-    return candidates.where(candidates.logits >= threshold)
+    _, best = candidates.rows.best(candidates.logits)
+    return candidates.at(candidates.rows.at_least(candidates.logits, best + math.log(min(p, 1.0))))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from mlxcel.engine.backend import Tokenizer
 from mlxcel.engine.events import TokenChoice, TokenLogprob
-from mlxcel.engine.sampling.candidates import Candidates, Floats
-from mlxcel.engine.sampling.filters import top_k
+from mlxcel.engine.sampling.rows import Floats, Rows, rows
 
 
-def token_logprob(logits: Floats, token: int, alternatives: int, tokenizer: Tokenizer) -> TokenLogprob:
+def token_logprob(
+    logits: Floats, token: int, alternatives: int, tokenizer: Tokenizer, operations: Rows | None = None
+) -> TokenLogprob:
     """The chosen token's entry with the `alternatives` most likely tokens.
 
     logits: float32 [vocabulary], as the model gave them.
     """
-    peak = float(logits.max())
-    # float32 exponentials, float64 sum: the widening matters in the sum, and the exponentials are most of the cost.
-    total = peak + float(np.log(np.exp(logits - np.float32(peak)).sum(dtype=np.float64)))
+    operations = rows() if operations is None else operations
+    peak, mass = operations.mass(logits, 1.0)
+    total = peak + math.log(mass)
 
     def choice(token_id: int) -> TokenChoice:
         raw = tokenizer.token_bytes(token_id)
@@ -25,6 +28,6 @@ def token_logprob(logits: Floats, token: int, alternatives: int, tokenizer: Toke
 
     best: list[int] = []
     if alternatives > 0:
-        ids = top_k(Candidates(logits), alternatives).sort().ids
-        best = [] if ids is None else [int(i) for i in ids[:alternatives]]
+        ids = operations.top_k(logits, alternatives)
+        best = ids[np.argsort(-logits[ids], kind="stable")].tolist()
     return TokenLogprob(choice(token), tuple(choice(token_id) for token_id in best))

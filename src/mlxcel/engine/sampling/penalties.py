@@ -5,12 +5,62 @@ Repetition: Keskar et al. 2019, "CTRL". Frequency and presence: as the OpenAI AP
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
+from itertools import islice
 
 import numpy as np
 
 from mlxcel.engine.request import SamplingParams
-from mlxcel.engine.sampling.candidates import Floats
+from mlxcel.engine.sampling.rows import Floats, Ids, Rows
+
+
+class TokenCounts:
+    """How often each token of a changing collection occurs, as arrays that need no rebuilding between two rows."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, int] = {}
+        self._tokens: Ids = np.empty(16, np.int64)
+        self._counts: Floats = np.empty(16, np.float32)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def tokens(self) -> Ids:
+        """The tokens, in no particular order."""
+        return self._tokens[: len(self._slots)]
+
+    @property
+    def counts(self) -> Floats:
+        """How often each of `tokens` occurs: 1 or more."""
+        return self._counts[: len(self._slots)]
+
+    def add(self, token: int) -> None:
+        """Count one more occurrence."""
+        slot = self._slots.get(token)
+        if slot is not None:
+            self._counts[slot] += 1
+            return
+        slot = len(self._slots)
+        if slot == self._tokens.shape[0]:
+            self._tokens = np.concatenate((self._tokens, self._tokens))
+            self._counts = np.concatenate((self._counts, self._counts))
+        self._slots[token] = slot
+        self._tokens[slot] = token
+        self._counts[slot] = 1
+
+    def remove(self, token: int) -> None:
+        """Count one occurrence less."""
+        slot = self._slots[token]
+        self._counts[slot] -= 1
+        if self._counts[slot] > 0:
+            return
+        last = len(self._slots) - 1
+        moved = int(self._tokens[last])  # the last one fills the gap
+        self._tokens[slot] = moved
+        self._counts[slot] = self._counts[last]
+        self._slots[moved] = slot
+        del self._slots[token]
 
 
 class History:
@@ -22,36 +72,41 @@ class History:
 
     def __init__(self, params: SamplingParams, prompt: tuple[int, ...]) -> None:
         self._params = params
-        window = params.repetition_context_size if params.repetition_penalty != 1.0 else 0
-        self._window = window
-        self._recent: list[int] = []
-        if window:
-            self._recent += prompt if window < 0 else prompt[-window:]
-        self._counts: Counter[int] = Counter()
+        self._window = params.repetition_context_size if params.repetition_penalty != 1.0 else 0
+        self._counted = params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
+        self._order: deque[int] = deque()
+        self._recent = TokenCounts()
+        self._generated = TokenCounts()
+        if self._window:
+            for token in islice(prompt, max(0, len(prompt) - self._window) if self._window > 0 else 0, None):
+                self._note(token)
 
     @property
     def active(self) -> bool:
         """False when no penalty can change a logit, so that the row need not be copied."""
-        counted = self._params.frequency_penalty != 0.0 or self._params.presence_penalty != 0.0
-        return self._window != 0 or (counted and bool(self._counts))
+        return bool(self._recent) or bool(self._generated)
 
     def append(self, token: int) -> None:
         """Note a generated token."""
-        self._counts[token] += 1
+        if self._counted:
+            self._generated.add(token)
         if self._window:
-            self._recent.append(token)
-            if 0 < self._window < len(self._recent):
-                del self._recent[0]
+            self._note(token)
 
-    def penalise(self, logits: Floats) -> None:
+    def penalise(self, logits: Floats, rows: Rows) -> None:
         """Change `logits` (float32 [vocabulary]) in place."""
         params = self._params
         if self._recent:
-            ids = np.unique(np.asarray(self._recent, dtype=np.int64))
-            seen = logits[ids]
-            factor = np.float32(params.repetition_penalty)
-            logits[ids] = np.where(seen > 0, seen / factor, seen * factor)
-        if self._counts and (params.frequency_penalty or params.presence_penalty):
-            ids = np.fromiter(self._counts.keys(), dtype=np.int64)
-            counts = np.fromiter(self._counts.values(), dtype=np.float32)
-            logits[ids] -= counts * np.float32(params.frequency_penalty) + np.float32(params.presence_penalty)
+            recent = self._recent
+            rows.penalise(logits, recent.tokens, recent.counts, params.repetition_penalty, 0.0, 0.0)
+        if self._generated:
+            counted = self._generated
+            frequency, presence = params.frequency_penalty, params.presence_penalty
+            rows.penalise(logits, counted.tokens, counted.counts, 1.0, frequency, presence)
+
+    def _note(self, token: int) -> None:
+        self._recent.add(token)
+        if self._window > 0:
+            self._order.append(token)
+            if len(self._order) > self._window:
+                self._recent.remove(self._order.popleft())
