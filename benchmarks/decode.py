@@ -3,8 +3,8 @@
 Both run the default model's own file, and llama.cpp also the same weights as Q4_0, the format it is fastest with, with
 and without its flash attention. Contenders take turns, so that what else the machine does falls on all alike; a figure
 is the median of the turns, of each turn's median step. The best token is picked on both sides. Prints one JSON
-document, which ends with the ratios that have a bar to clear; beside the ratio of the medians stands that of the best turns, which
-on a busy machine is the better guess at what a quiet one would show.
+document, which ends with the ratios that have a bar to clear. Beside the ratio of the medians stands that of the best
+turns, which on a busy machine is the better guess at what a quiet one would show.
 
     python -m benchmarks.decode
     python -m benchmarks.decode --only decode,prefill --turns 3
