@@ -48,7 +48,7 @@ def requantise(source: Path, target: Path, *, threads: int) -> Path:
     params.ftype = api.LLAMA_FTYPE_MOSTLY_Q4_0
     params.allow_requantize = True
     params.nthread = threads
-    if api.llama_model_quantize(str(source).encode(), str(partial).encode(), ctypes.byref(params)) != 0:
+    if api.llama_model_quantize(str(source).encode(), str(partial).encode(), ctypes.pointer(params)) != 0:
         raise LlamaCppError(f"{source} cannot be quantised again")
     partial.replace(target)
     return target
@@ -58,10 +58,10 @@ class LlamaCppModel:
     """The weights of a GGUF file, in the arrangement llama.cpp finds best (its defaults: mapped and repacked)."""
 
     def __init__(self, path: Path) -> None:
-        self.pointer = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
+        self.pointer: Any = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
         if not self.pointer:
             raise LlamaCppError(f"{path} cannot be loaded")
-        vocabulary = api.llama_model_get_vocab(self.pointer)
+        vocabulary: Any = api.llama_model_get_vocab(self.pointer)
         self.vocabulary: int = api.llama_vocab_n_tokens(vocabulary)
 
 
@@ -77,10 +77,10 @@ class LlamaCppDecoder:
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = int(flash_attention)
         params.no_perf = True
-        self._context = api.llama_init_from_model(model.pointer, params)
+        self._context: Any = api.llama_init_from_model(model.pointer, params)
         if not self._context:
             raise LlamaCppError("no context can be made")
-        self._memory = api.llama_get_memory(self._context)
+        self._memory: Any = api.llama_get_memory(self._context)
         self._batch = _Batch(UBATCH)
         self._prompts: list[list[int]] = []
         self._lengths: list[int] = []
