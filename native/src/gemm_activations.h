@@ -102,7 +102,10 @@ struct Rows {
   const std::byte* chunk[blocks];
   int interleaved, lane;
 
-  Rows(const Activations& x, int row, int group) : interleaved(x.interleaved()), lane(row % interleaved) {
+  // A constant where only whole blocks have so many rows: simpler addresses.
+  Rows(const Activations& x, int row, int group)
+      : interleaved(count >= block_rows ? block_rows : x.interleaved()),
+        lane(count >= block_rows ? 0 : row % interleaved) {
     const std::byte* block = x.data + row / interleaved * x.block_bytes() + group * x.group_bytes();
     for (int b = 0; b < blocks; b++) chunk[b] = block + b * x.block_bytes();
   }

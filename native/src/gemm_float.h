@@ -97,8 +97,9 @@ MLXCEL_INLINE void float_tiles(const PackedWeights& weights, int tile, const Act
 }
 
 // A panel's columns are floats: `width` tiles times `count` rows. Chunks after the first continue the sums in `out`.
+// A function of its own, for the sake of its registers.
 template <int count, int width>
-MLXCEL_INLINE void float_panel(const Panel& panel, const Activations& activations, int row, float* out, size_t stride) {
+[[gnu::noinline]] static void float_panel(const Panel& panel, const Activations& activations, int row, float* out, size_t stride) {
   Rows<count> x(activations, row, panel.first);
   const size_t chunk_bytes = activations.chunk_bytes();
   f32x16 none[width], result[width][count];
