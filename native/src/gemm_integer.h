@@ -162,12 +162,14 @@ struct IntegerProduct {
   // As many columns as stay in the nearest cache, with a block of x, while rows pass.
   static constexpr int panel_cols = Unpacked::words || Unpacked::halves ? 640 : 1024;
   static constexpr size_t panel_bytes = panel_cols / 32 * Unpacked::panel_group_bytes(32);
-  // More rows than one block take panels, but not where one instruction unpacks 64 bytes, or where nothing is packed.
+  // Whether many rows take panels: not where one instruction unpacks 64 bytes, or where nothing is packed.
 #if defined(__AVX512F__)
   static constexpr bool panels = false;
 #else
   static constexpr bool panels = storage == Storage::Nibbles || words_for_default;
 #endif
+  // With more rows than this it pays to unpack weights once for all of them.
+  static constexpr int most_direct_rows = 2 * block_rows;
 
   static Panel panel(const PackedWeights& weights, int tile, int, int first, int last, std::byte* memory) {
     std::byte* panel = memory;
