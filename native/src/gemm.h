@@ -126,9 +126,9 @@ class PackedWeights {
 // per row, the sum of its values of x as they were rounded. Exact has no d and no sums: a chunk is 32 floats per row.
 // So only the kernels that wrote a row can read it.
 //
-// For a mixture of experts, stack the experts' matrices, each a multiple of sixteen outputs, into one PackedWeights, and
-// order the pairs (row, expert) by expert: `multiply` of an expert's tiles with its range of these rows gives each row
-// the bits that it has by itself.
+// For a mixture of experts, stack the experts' matrices, each a multiple of sixteen outputs, into one PackedWeights,
+// and order the pairs (row, expert) by expert: `multiply` of an expert's tiles with its range of these rows gives each
+// row the bits that it has by itself.
 struct Activations {
   std::byte* data;
   int rows, cols, group;

@@ -38,7 +38,7 @@ struct IntegerForm {
   static constexpr int planes = planes_;  // of 32 bytes, in x
   static constexpr bool panel = panel_;
   static constexpr bool words = words_for_default && planes == 2;
-  // Planes that are multiplied with the same weights; or one plane, with two halves of the weights, one after the other.
+  // Planes that are multiplied with the same weights; or one plane, with two halves of the weights in turn.
   static constexpr int products = words ? 1 : planes;
   static constexpr bool halves = panel && storage == Storage::Bytes && !words;
 #if defined(__AVX2__) && !defined(__AVXVNNI__) && !defined(__AVX512VNNI__)
@@ -83,8 +83,8 @@ MLXCEL_INLINE void sum_chunk(const std::byte* values, const Rows<count>& x, int 
   }
 }
 
-// whole[m] = the integer product of row m with a chunk of a tile. With two planes 256 high + low, rounded once: high and
-// low are exact.
+// whole[m] = the integer product of row m with a chunk of a tile. With two planes 256 high + low, rounded once: high
+// and low are exact.
 template <class Form, int count>
 MLXCEL_INLINE void multiply_chunk(const std::byte* values, const Rows<count>& x, f32x16 (&whole)[count]) {
   using Sum = typename Form::Step::Sum;
