@@ -66,7 +66,7 @@ class Arena {
 
 // Weights in the order the kernels read them. For each tile, for each group of columns, one record: the values, then
 // (quantised) sixteen scales and sixteen biases. The values of a record stand, for
-//   Nibbles: 64 bytes per 8 columns; byte 4 n + c holds column c of output n in its low and column c + 4 in its high half
+//   Nibbles: 64 bytes per 8 columns; byte 4 n + c holds column c of output n in its low, column c + 4 in its high half
 //   Bytes: 64 bytes per 4 columns; byte 4 n + c holds column c of output n
 //   dense: sixteen outputs of a column side by side; a record is 32 columns, the last one filled up with zeros.
 class PackedWeights {
