@@ -280,7 +280,9 @@ Split split_gemm(const PackedWeights& weights, const Activations& x, int threads
   // Rows: their activations should stay in a core's own cache while tiles stream by; the tallest kernel takes twelve.
   constexpr int tallest = 12;
   constexpr size_t cache = 256 << 10;
-  const size_t row_bytes = std::max<size_t>(1, x.block_bytes() / std::max(1, x.interleaved()));
+  // Of floats, which always take panels, it is 256 columns at a time that stay.
+  size_t row_bytes = std::max<size_t>(1, x.block_bytes() / std::max(1, x.interleaved()));
+  if (x.precision == Precision::Exact) row_bytes = std::min<size_t>(row_bytes, 256 * sizeof(float));
   const int most = static_cast<int>(std::clamp<size_t>(cache / row_bytes, tallest, 96));
   const int down = std::max(1, (x.rows + most - 1) / most);
   const int rows = static_cast<int>(round_up(std::max(1, (x.rows + down - 1) / down), tallest));

@@ -23,7 +23,7 @@ constexpr int block_rows = 4;     // rows of x that are interleaved in memory
 // How exactly the rows of x enter a product with quantised weights. Dense weights always take Exact.
 enum class Precision : uint8_t {
   Fast,     // 8-bit integers, one scale per 32 columns
-  Default,  // 16-bit integers, one scale per 32 columns: two bytes, x = d (256 high + low)
+  Default,  // 16-bit integers, one scale per 32 columns: x = d q, q = 256 high + low
   Exact,    // float32
 };
 
@@ -66,7 +66,7 @@ class Arena {
 
 // Weights in the order the kernels read them. For each tile, for each group of columns, one record: the values, then
 // (quantised) sixteen scales and sixteen biases. The values of a record stand, for
-//   Nibbles: 64 bytes per 8 columns; byte 4 n + c holds column c of output n in its low and column c + 4 in its high half
+//   Nibbles: 64 bytes per 8 columns; byte 4 n + c holds column c of output n in its low, column c + 4 in its high half
 //   Bytes: 64 bytes per 4 columns; byte 4 n + c holds column c of output n
 //   dense: sixteen outputs of a column side by side; a record is 32 columns, the last one filled up with zeros.
 class PackedWeights {
@@ -121,9 +121,14 @@ class PackedWeights {
 };
 
 // Rows of x as the kernels read them, in memory given by the caller. Four rows (or all, if fewer) form a block; a block
-// is a series of groups, a group a series of chunks. A chunk is, per row, its planes of 32 bytes (high, low), then one
-// float d per row; a group ends with one float per row, the sum of its values of x as they were rounded. Exact has no
-// d and no sums: a chunk is 32 floats per row.
+// is a series of groups, a group a series of chunks. A chunk is, per row, its planes of 32 bytes (high, low; or, where
+// the instruction set makes them faster, 32 integers of 16 bits), then one float d per row; a group ends with one float
+// per row, the sum of its values of x as they were rounded. Exact has no d and no sums: a chunk is 32 floats per row.
+// So only the kernels that wrote a row can read it.
+//
+// For a mixture of experts, stack the experts' matrices, each a multiple of sixteen outputs, into one PackedWeights,
+// and order the pairs (row, expert) by expert: `multiply` of an expert's tiles with its range of these rows gives each
+// row the bits that it has by itself.
 struct Activations {
   std::byte* data;
   int rows, cols, group;

@@ -99,7 +99,8 @@ MLXCEL_INLINE void float_tiles(const PackedWeights& weights, int tile, const Act
 // A panel's columns are floats: `width` tiles times `count` rows. Chunks after the first continue the sums in `out`.
 // A function of its own, for the sake of its registers.
 template <int count, int width>
-[[gnu::noinline]] static void float_panel(const Panel& panel, const Activations& activations, int row, float* out, size_t stride) {
+[[gnu::noinline]] static void float_panel(const Panel& panel, const Activations& activations, int row, float* out,
+                                          size_t stride) {
   Rows<count> x(activations, row, panel.first);
   const size_t chunk_bytes = activations.chunk_bytes();
   f32x16 none[width], result[width][count];
@@ -122,6 +123,8 @@ struct FloatProduct {
   // Tiles side by side, for enough independent sums when there are few rows.
   static constexpr int width(int count) { return count == 1 ? 4 : count <= 3 ? 2 : 1; }
   static constexpr bool panels = true;
+  static constexpr int most_direct_rows =
+      storage == Storage::Nibbles || storage == Storage::Bytes ? block_rows : 2 * block_rows;
 #if defined(__AVX512F__)
   static constexpr int panel_width = 2, panel_cols = 128;
 #else
@@ -143,7 +146,8 @@ struct FloatProduct {
         load_record_scales<storage>(weights, values, scales, biases);
         for (int c = 0; c < chunks; c++, values += weights.values_bytes() / chunks)
 #pragma GCC unroll 32
-          for (int k = 0; k < chunk_cols; k++, to += tile_outputs) store(to, column<storage>(values, k, scales, biases));
+          for (int k = 0; k < chunk_cols; k++, to += tile_outputs)
+            store(to, column<storage>(values, k, scales, biases));
       }
     }
     return {memory, tile_bytes, first * chunks, last * chunks};

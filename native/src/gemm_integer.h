@@ -38,7 +38,7 @@ struct IntegerForm {
   static constexpr int planes = planes_;  // of 32 bytes, in x
   static constexpr bool panel = panel_;
   static constexpr bool words = words_for_default && planes == 2;
-  // Planes that are multiplied with the same weights; or one plane, with two halves of the weights, one after the other.
+  // Planes that are multiplied with the same weights; or one plane, with two halves of the weights in turn.
   static constexpr int products = words ? 1 : planes;
   static constexpr bool halves = panel && storage == Storage::Bytes && !words;
 #if defined(__AVX2__) && !defined(__AVXVNNI__) && !defined(__AVX512VNNI__)
@@ -83,8 +83,8 @@ MLXCEL_INLINE void sum_chunk(const std::byte* values, const Rows<count>& x, int 
   }
 }
 
-// whole[m] = the integer product of row m with a chunk of a tile. With two planes 256 high + low, rounded once: high and
-// low are exact.
+// whole[m] = the integer product of row m with a chunk of a tile. With two planes 256 high + low, rounded once: high
+// and low are exact.
 template <class Form, int count>
 MLXCEL_INLINE void multiply_chunk(const std::byte* values, const Rows<count>& x, f32x16 (&whole)[count]) {
   using Sum = typename Form::Step::Sum;
@@ -162,12 +162,14 @@ struct IntegerProduct {
   // As many columns as stay in the nearest cache, with a block of x, while rows pass.
   static constexpr int panel_cols = Unpacked::words || Unpacked::halves ? 640 : 1024;
   static constexpr size_t panel_bytes = panel_cols / 32 * Unpacked::panel_group_bytes(32);
-  // More rows than one block take panels, but not where one instruction unpacks 64 bytes, or where nothing is packed.
+  // Whether many rows take panels: not where one instruction unpacks 64 bytes, or where nothing is packed.
 #if defined(__AVX512F__)
   static constexpr bool panels = false;
 #else
   static constexpr bool panels = storage == Storage::Nibbles || words_for_default;
 #endif
+  // With more rows than this it pays to unpack weights once for all of them.
+  static constexpr int most_direct_rows = 2 * block_rows;
 
   static Panel panel(const PackedWeights& weights, int tile, int, int first, int last, std::byte* memory) {
     std::byte* panel = memory;

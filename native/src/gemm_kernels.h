@@ -76,7 +76,7 @@ template <class Product>
 static void multiply_range(const PackedWeights& weights, int tile, int tiles, const Activations& x, int first, int last,
                            float* out, size_t stride) {
   if constexpr (Product::panels)
-    if (last - first > block_rows)
+    if (last - first > Product::most_direct_rows)
       return multiply_by_panels<Product>(weights, tile, tiles, x, first, last, out, stride);
   // A tile stays in the nearest cache while many rows pass; few rows do while all tiles pass.
   const int at_once = last - first <= block_rows ? tiles : 1;
