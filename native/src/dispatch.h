@@ -7,6 +7,7 @@
 #include "attention.h"
 #include "gemm.h"
 #include "rows.h"
+#include "sdpa.h"
 
 namespace mlxcel {
 
@@ -15,6 +16,7 @@ struct Kernels {
   GemmKernels gemm;
   RowKernels rows;
   AttentionKernels attention;
+  SdpaKernels sdpa;
 };
 
 // Those that this processor can run, from least to most.

@@ -6,9 +6,10 @@
 #include "attention_kernels.h"
 #include "gemm_kernels.h"
 #include "rows_kernels.h"
+#include "sdpa_kernels.h"
 
 namespace mlxcel::MLXCEL_ISA {
 
-Kernels make_kernels(const char* name) { return {name, gemm_kernels, row_kernels(), attention_kernels()}; }
+Kernels make_kernels(const char* name) { return {name, gemm_kernels, row_kernels(), attention_kernels(), sdpa_kernels()}; }
 
 }  // namespace mlxcel::MLXCEL_ISA

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "gemm.h"
+
 namespace mlxcel {
 
 enum class RopeStyle : uint8_t {
@@ -38,6 +40,9 @@ class RopeTable {
 // All take any length from 0 on. NaN in the input comes out, and `out` may be an input, if not stated otherwise.
 // The bits of a result depend on nothing but the row.
 struct RowKernels {
+  // Elements of another type as float32, and back (rounded to nearest even).
+  void (*load_row)(const void* x, Scalar type, int n, float* out);
+  void (*store_row)(const float* x, int n, Scalar type, void* out);
   // x / sqrt(mean(x^2) + eps) * (weight + offset); no weight: nullptr. Gemma's weights have offset 1.
   void (*rms_norm)(const float* x, const float* weight, int n, float eps, float offset, float* out);
   // (x - mean) / sqrt(variance + eps) * weight + bias; weight and bias may be nullptr.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 
 #include "rows.h"
 #include "simd.h"
@@ -69,6 +70,43 @@ MLXCEL_INLINE void each_vector(int n, Body body) {
 
 MLXCEL_INLINE f32x16 load_up_to(const float* p, int n) { return n == 16 ? load(p) : load_first(p, n); }
 MLXCEL_INLINE void store_up_to(float* p, f32x16 a, int n) { n == 16 ? store(p, a) : store_first(p, a, n); }
+
+// The first n (0 to 16) elements of any type, the others 0.
+MLXCEL_INLINE f32x16 load_as(const void* p, Scalar type, int n) {
+  if (type == Scalar::Float32) return load_up_to(static_cast<const float*>(p), n);
+  const uint16_t* from = static_cast<const uint16_t*>(p);
+  uint16_t rest[16] = {};
+  if (n < 16) {
+    std::memcpy(rest, from, static_cast<size_t>(n) * sizeof *from);
+    from = rest;
+  }
+  return type == Scalar::Float16 ? load_f16(from) : load_bf16(from);
+}
+MLXCEL_INLINE void store_as(void* p, Scalar type, f32x16 a, int n) {
+  if (type == Scalar::Float32) return store_up_to(static_cast<float*>(p), a, n);
+  uint16_t halves[16];
+  uint16_t* to = n < 16 ? halves : static_cast<uint16_t*>(p);
+  type == Scalar::Float16 ? store_f16(to, a) : store_bf16(to, a);
+  if (n < 16) std::memcpy(p, halves, static_cast<size_t>(n) * sizeof *halves);
+}
+MLXCEL_INLINE const char* element(const void* p, Scalar type, ptrdiff_t i) {
+  return static_cast<const char*>(p) + i * (type == Scalar::Float32 ? 4 : 2);
+}
+MLXCEL_INLINE float load_one(const void* p, Scalar type, ptrdiff_t i) {
+  float lanes[16];
+  store(lanes, load_as(element(p, type, i), type, 1));
+  return lanes[0];
+}
+
+static void load_row(const void* x, Scalar type, int n, float* out) {
+  each_vector(n, [&](int i, int k) { store_up_to(out + i, load_as(element(x, type, i), type, k), k); });
+}
+
+static void store_row(const float* x, int n, Scalar type, void* out) {
+  each_vector(n, [&](int i, int k) {
+    store_as(const_cast<char*>(element(out, type, i)), type, load_up_to(x + i, k), k);
+  });
+}
 
 template <class Function>
 MLXCEL_INLINE void map(const float* x, int n, float* out, Function f) {
@@ -238,6 +276,8 @@ static int argmax_row(const float* x, int n) {
 
 MLXCEL_INLINE RowKernels row_kernels() {
   RowKernels kernels;
+  kernels.load_row = load_row;
+  kernels.store_row = store_row;
   kernels.rms_norm = [](const float* x, const float* weight, int n, float eps, float offset, float* out) {
     rms_norm_row(x, weight, n, eps, offset, out);
   };
