@@ -104,6 +104,7 @@ static bool pack_keys(const SdpaTask& task, const SdpaTile& tile, int first_key,
       const ptrdiff_t item = task.k.type == Scalar::Float32 ? 4 : 2, step = task.k.time * item;
       row += d * item;
       for (int i = 0; i < count; i++, row += step) {
+        __builtin_prefetch(row + sdpa_block * step);  // the next block's: rows may lie far apart
         const f32x16 x = load_as(row, task.k.type, dims);
         zeros = fma(x, splat(0.0f), zeros);
         store(square + 16 * i, x);
@@ -129,6 +130,7 @@ static bool pack_values(const SdpaTask& task, const SdpaTile& tile, int first_ke
     const char* row = static_cast<const char*>(row_of(task.v, tile.batch, tile.kv_head, first_key + k));
     const ptrdiff_t item = task.v.type == Scalar::Float32 ? 4 : 2;
     for (int p = 0; p < panels; p++) {
+      __builtin_prefetch(row + 16 * p * item + sdpa_block * task.v.time * item);
       const f32x16 x = load_as(row + 16 * p * item, task.v.type, n - 16 * p < 16 ? n - 16 * p : 16);
       zeros = fma(x, splat(0.0f), zeros);
       store(to + (p * sdpa_block + k) * 16, x);

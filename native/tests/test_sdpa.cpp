@@ -43,7 +43,11 @@ class Array {
   }
   float get(int b, int h, int t, int d) const {
     float x;
-    portable_rows().load_row(at(b, h, t, d), type_, 1, &x);
+    if (type_ == Scalar::Float32) {
+      std::memcpy(&x, at(b, h, t, d), sizeof x);
+    } else {
+      portable_rows().load_row(at(b, h, t, d), type_, 1, &x);
+    }
     return x;
   }
   void set(int b, int h, int t, int d, float x) {
