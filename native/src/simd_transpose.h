@@ -9,7 +9,8 @@ namespace mlxcel::MLXCEL_ISA {
 // Rows 0 to 7 of four columns become four rows of eight.
 MLXCEL_INLINE void transpose_8x4(const float* from, float* to) {
   const auto rows = [&](int i) {
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + 16 * i)), _mm_loadu_ps(from + 16 * i + 64), 1);
+    const __m128 upper = _mm_loadu_ps(from + 16 * i), lower = _mm_loadu_ps(from + 16 * i + 64);
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(upper), lower, 1);
   };
   const __m256 a = rows(0), b = rows(1), c = rows(2), d = rows(3);
   const __m256 ab = _mm256_unpacklo_ps(a, b), cd = _mm256_unpacklo_ps(c, d);

@@ -265,7 +265,8 @@ TEST(sdpa_bits_do_not_depend_on_other_queries) {
           };
           move(task.q, end - count), move(task.out, end - count), move(task.k, 0), move(task.v, 0);
           const ptrdiff_t by = b * task.mask.batch + (end - count) * task.mask.query;
-          const ptrdiff_t item = task.mask.kind == SdpaMask::Kind::Boolean ? 1 : static_cast<ptrdiff_t>(size_of(task.mask.type));
+          const bool bytes = task.mask.kind == SdpaMask::Kind::Boolean;
+          const ptrdiff_t item = bytes ? 1 : static_cast<ptrdiff_t>(size_of(task.mask.type));
           if (task.mask.data) task.mask.data = static_cast<const std::byte*>(task.mask.data) + by * item;
           sdpa(pool, kernels.sdpa, task);
           for (int h = 0; h < shape.heads; h++)
