@@ -136,7 +136,9 @@ static void multiply(int rows, int vectors, const Operand* a, int lda, const uin
       case 3: multiply_vectors<3>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead); break;
       case 4: multiply_vectors<4>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead); break;
       case 5: multiply_vectors<5>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead); break;
-      case 6: if constexpr (kRowBlock >= 6) multiply_vectors<6>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead); break;
+      case 6:
+        if constexpr (kRowBlock >= 6) multiply_vectors<6>(width, a, lda, b, ldb, pairs, add_to, c, ldc, ahead);
+        break;
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "gemm.h"
 #include "logits.h"
 #include "rows.h"
+#include "sdpa.h"
 
 namespace mlxcel {
 
@@ -16,7 +17,11 @@ struct Kernels {
   GemmKernels gemm;
   RowKernels rows;
   AttentionKernels attention;
+<<<<<<< HEAD
   LogitKernels logits;
+=======
+  SdpaKernels sdpa;
+>>>>>>> attn
 };
 
 // Those that this processor can run, from least to most.

@@ -7,11 +7,16 @@
 #include "gemm_kernels.h"
 #include "logits_kernels.h"
 #include "rows_kernels.h"
+#include "sdpa_kernels.h"
 
 namespace mlxcel::MLXCEL_ISA {
 
+<<<<<<< HEAD
 Kernels make_kernels(const char* name) {
   return {name, gemm_kernels, row_kernels(), attention_kernels(), logit_kernels()};
 }
+=======
+Kernels make_kernels(const char* name) { return {name, gemm_kernels, row_kernels(), attention_kernels(), sdpa_kernels()}; }
+>>>>>>> attn
 
 }  // namespace mlxcel::MLXCEL_ISA

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "gemm.h"
+
 namespace mlxcel {
 
 enum class RopeStyle : uint8_t {
@@ -17,6 +19,8 @@ class RopeTable {
  public:
   // Angle of pair i at position p: p * scale * base^(-2 i / dims).
   RopeTable(int dims, double base, double scale = 1.0);
+  // As mx.fast.rope takes `freqs`: the angle of pair i at position p is p * scale / periods[i].
+  static RopeTable of_periods(const std::vector<double>& periods, double scale = 1.0);
   // Angle of pair i at position p: p * frequencies[i]. Cosines and sines are multiplied by `magnitude`.
   explicit RopeTable(std::vector<double> frequencies, double magnitude = 1.0);
 
@@ -35,15 +39,41 @@ class RopeTable {
   std::vector<float> table_;
 };
 
+// [batch, heads, time, n] with these strides, in elements; the last dimension is contiguous.
+struct RopeArray {
+  const void* data;
+  Scalar type;
+  ptrdiff_t batch, head, time;
+};
+
+struct RowKernels;
+
+// Turn the first dims elements of heads of n elements: row t of batch row b stands at position offsets[b] + t, which
+// the table must reach. `out` may be `x`. One phase's unit: row `unit` of batch * time rows, with all its heads.
+// `scratch`: n floats.
+void rope_unit(const RowKernels& kernels, const RopeArray& x, const RopeArray& out, const RopeTable& table,
+               RopeStyle style, const int* offsets, int heads, int time, int n, int unit, float* scratch);
+
 // All take any length from 0 on. NaN in the input comes out, and `out` may be an input, if not stated otherwise.
 // The bits of a result depend on nothing but the row.
 struct RowKernels {
+  // Elements of another type as float32, and back (rounded to nearest even).
+  void (*load_row)(const void* x, Scalar type, int n, float* out);
+  void (*store_row)(const float* x, int n, Scalar type, void* out);
   // x / sqrt(mean(x^2) + eps) * (weight + offset); no weight: nullptr. Gemma's weights have offset 1.
   void (*rms_norm)(const float* x, const float* weight, int n, float eps, float offset, float* out);
   // (x - mean) / sqrt(variance + eps) * weight + bias; weight and bias may be nullptr.
   void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);
   void (*silu_mul)(const float* gate, const float* up, int n, float* out);
   void (*gelu_tanh_mul)(const float* gate, const float* up, int n, float* out);
+  void (*gelu_mul)(const float* gate, const float* up, int n, float* out);  // with the error function itself
+  // Any of the gates without the product.
+  void (*silu)(const float* x, int n, float* out);
+  void (*gelu_tanh)(const float* x, int n, float* out);
+  void (*gelu)(const float* x, int n, float* out);
+  void (*relu2)(const float* x, int n, float* out);  // max(x, 0)^2
+  // g * sigmoid(alpha g) * (u + 1), g at most `limit`, u within +-limit (gpt-oss: alpha 1.702, limit 7).
+  void (*swiglu_limited)(const float* gate, const float* up, int n, float alpha, float limit, float* out);
   void (*add)(const float* a, const float* b, int n, float* out);
   void (*scale)(const float* x, float factor, int n, float* out);
   void (*softcap)(const float* x, float cap, int n, float* out);  // cap * tanh(x / cap)

@@ -253,3 +253,90 @@ TEST(rows_nan_comes_out) {
     }
   });
 }
+
+TEST(rows_gates) {
+  const std::vector<float> values = many_values();
+  const int n = static_cast<int>(values.size());
+  std::vector<float> ups(values.rbegin(), values.rend());
+  each_kernels([&](const RowKernels& rows) {
+    std::vector<float> out(n), product(n);
+    const auto check = [&](double relative, double absolute, auto exact) {
+      for (int i = 0; i < n; i++) {
+        const double expected = exact(double(values[i]), double(ups[i]));
+        if (std::isfinite(expected) && std::fabs(expected) > 3.4e38) continue;
+        CHECK_CLOSE(out[i], expected, absolute + relative * std::fabs(expected));
+      }
+    };
+    rows.gelu(values.data(), n, out.data());
+    check(2e-5, 1e-36, [](double x, double) { return std::isinf(x) ? std::max(x, 0.0) : 0.5 * x * std::erfc(-x / std::sqrt(2.0)); });
+    rows.gelu_mul(values.data(), ups.data(), n, product.data());
+    for (int i = 0; i < n; i++) CHECK_CLOSE(product[i], out[i] * ups[i], 0.0);
+    rows.gelu_tanh(values.data(), n, out.data());
+    rows.gelu_tanh_mul(values.data(), ups.data(), n, product.data());
+    for (int i = 0; i < n; i++) CHECK_CLOSE(product[i], out[i] * ups[i], 0.0);
+    rows.silu(values.data(), n, out.data());
+    rows.silu_mul(values.data(), ups.data(), n, product.data());
+    for (int i = 0; i < n; i++) CHECK_CLOSE(product[i], out[i] * ups[i], 0.0);
+    rows.relu2(values.data(), n, out.data());
+    check(1e-7, 1e-37, [](double x, double) { return std::isnan(x) ? x : std::max(x, 0.0) * std::max(x, 0.0); });
+    rows.swiglu_limited(values.data(), ups.data(), n, 1.702f, 7.0f, out.data());
+    check(1e-5, 1e-35, [](double x, double u) {  // the exponent's rounding grows with it
+      const double g = std::isnan(x) ? x : std::min(x, 7.0), up = std::isnan(u) ? u : std::clamp(u, -7.0, 7.0);
+      return g / (1.0 + std::exp(-1.702 * g)) * (up + 1.0);
+    });
+  });
+}
+
+TEST(rows_of_other_types) {
+  each_kernels([](const RowKernels& rows) {
+    for (int n : {0, 1, 15, 16, 17, 100}) {
+      const std::vector<float> x = random_row(n);
+      for (Scalar type : {Scalar::Float32, Scalar::Float16, Scalar::BFloat16}) {
+        std::vector<uint16_t> stored(2 * n + 2, 0x1234);
+        std::vector<float> back(n + 1, 7.0f);
+        rows.store_row(x.data(), n, type, stored.data());
+        CHECK(stored[n * size_of(type) / 2] == 0x1234);
+        rows.load_row(stored.data(), type, n, back.data());
+        CHECK(back[n] == 7.0f);
+        const double relative = type == Scalar::Float32 ? 0.0 : type == Scalar::Float16 ? 0x1p-11 : 0x1p-8;
+        for (int i = 0; i < n; i++) CHECK_CLOSE(back[i], x[i], 0x1p-25 * (relative > 0) + relative * std::fabs(x[i]));
+      }
+    }
+  });
+}
+
+TEST(rows_rope_of_arrays) {
+  each_kernels([](const RowKernels& rows) {
+    constexpr int kBatch = 2, kHeads = 3, kTime = 5, kSize = 24, kDims = 20;
+    const int offsets[kBatch] = {0, 40};
+    RopeTable table = RopeTable::of_periods({1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0}, 0.25);
+    table.reserve(offsets[1] + kTime);
+    CHECK(table.dims() == kDims);
+    for (RopeStyle style : {RopeStyle::Halves, RopeStyle::Interleaved}) {
+      const std::vector<float> x = random_row(kBatch * kHeads * kTime * kSize);
+      std::vector<float> out(x.size()), scratch(kSize);
+      // In as [batch, heads, time, size], out as [batch, time, heads, size].
+      const RopeArray in{x.data(), Scalar::Float32, kHeads * kTime * kSize, kTime * kSize, kSize};
+      const RopeArray to{out.data(), Scalar::Float32, kHeads * kTime * kSize, kSize, kHeads * kSize};
+      for (int unit = 0; unit < kBatch * kTime; unit++) {
+        rope_unit(rows, in, to, table, style, offsets, kHeads, kTime, kSize, unit, scratch.data());
+      }
+      for (int b = 0; b < kBatch; b++)
+        for (int h = 0; h < kHeads; h++)
+          for (int t = 0; t < kTime; t++)
+            for (int i = 0; i < kSize; i++) {
+              const float* from = x.data() + ((b * kHeads + h) * kTime + t) * kSize;
+              double expected = from[i];
+              if (i < kDims) {
+                const bool halves = style == RopeStyle::Halves;
+                const int pair = halves ? i % (kDims / 2) : i / 2;
+                const bool second = halves ? i >= kDims / 2 : i % 2;
+                const float a = from[halves ? pair : 2 * pair], c = from[halves ? pair + kDims / 2 : 2 * pair + 1];
+                const double angle = (offsets[b] + t) * 0.25 / (pair + 1.0);
+                expected = second ? c * std::cos(angle) + a * std::sin(angle) : a * std::cos(angle) - c * std::sin(angle);
+              }
+              CHECK_CLOSE(out[((b * kTime + t) * kHeads + h) * kSize + i], expected, 1e-6);
+            }
+    }
+  });
+}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mlxcel.kernels import native, operations
 from mlxcel.models.mlxlm import make_prompt_cache
-from tests.kernels.families import CONFIGS, VOCABULARY, random_model
+from tests.kernels.small_models import CONFIGS, VOCABULARY, random_model
 
 ops: Any = native.operations_module().Operations(threads=2, precision="exact")
 
