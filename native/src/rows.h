@@ -44,6 +44,8 @@ struct RowKernels {
   void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);
   void (*silu_mul)(const float* gate, const float* up, int n, float* out);
   void (*gelu_tanh_mul)(const float* gate, const float* up, int n, float* out);
+  void (*gelu_mul)(const float* gate, const float* up, int n, float* out);   // with the error function itself
+  void (*relu2_mul)(const float* gate, const float* up, int n, float* out);  // max(gate, 0)^2 * up
   void (*add)(const float* a, const float* b, int n, float* out);
   void (*scale)(const float* x, float factor, int n, float* out);
   void (*softcap)(const float* x, float cap, int n, float* out);  // cap * tanh(x / cap)

@@ -57,6 +57,18 @@ MLXCEL_INLINE f32x16 gelu_tanh(f32x16 x) {
   return div(x, add(splat(1.0f), exp(mul(x, cubic))));
 }
 
+// x Phi(x) = max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, with erfc within 1.5e-7 (Abramowitz and Stegun, 7.1.26).
+MLXCEL_INLINE f32x16 gelu(f32x16 x) {
+  const f32x16 a = min(splat(40.0f), max(sub(splat(0.0f), x), x));  // beyond, erfc is 0
+  const f32x16 t = div(splat(1.0f), fma(a, splat(0.3275911f * 0.70710678f), splat(1.0f)));
+  f32x16 p = fma(t, splat(1.061405429f), splat(-1.453152027f));
+  p = fma(p, t, splat(1.421413741f));
+  p = fma(p, t, splat(-0.284496736f));
+  p = mul(fma(p, t, splat(0.254829592f)), t);
+  const f32x16 erfc = mul(p, exp_nonpositive(mul(mul(a, splat(-0.5f)), a)));
+  return fma(mul(a, splat(-0.5f)), erfc, max(splat(0.0f), x));
+}
+
 // --- rows, sixteen elements at a time
 // The loops read whole vectors as long as they can and the rest with zeros behind it.
 
@@ -130,6 +142,17 @@ static void silu_mul_row(const float* gate, const float* up, int n, float* out) 
 
 static void gelu_tanh_mul_row(const float* gate, const float* up, int n, float* out) {
   map(gate, up, n, out, [](f32x16 g, f32x16 u) { return mul(gelu_tanh(g), u); });
+}
+
+static void gelu_mul_row(const float* gate, const float* up, int n, float* out) {
+  map(gate, up, n, out, [](f32x16 g, f32x16 u) { return mul(gelu(g), u); });
+}
+
+static void relu2_mul_row(const float* gate, const float* up, int n, float* out) {
+  map(gate, up, n, out, [](f32x16 g, f32x16 u) {
+    const f32x16 positive = max(splat(0.0f), g);
+    return mul(mul(positive, positive), u);
+  });
 }
 
 static void add_row(const float* a, const float* b, int n, float* out) {
@@ -244,6 +267,8 @@ MLXCEL_INLINE RowKernels row_kernels() {
   kernels.layer_norm = layer_norm_row;
   kernels.silu_mul = silu_mul_row;
   kernels.gelu_tanh_mul = gelu_tanh_mul_row;
+  kernels.gelu_mul = gelu_mul_row;
+  kernels.relu2_mul = relu2_mul_row;
   kernels.add = add_row;
   kernels.scale = scale_row;
   kernels.softcap = softcap_row;
