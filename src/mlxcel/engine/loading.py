@@ -95,6 +95,7 @@ def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) 
         precision=config.model.cpu_precision,
         threads=threads,
         kv_budget=engine.slots * blocks * shape.kv_block_bytes,
+        progress=log.info,
     )
     mx.clear_cache()
     native.return_free_memory()
