@@ -145,13 +145,16 @@ def build_decoder(
     decoder.set_final_norm(_native_norm(parts.norm(_part(body, family.final_norm))))
     layers, reported = _part(body, family.layers), time.monotonic()
     for index in range(shape.layers):
+        # What the part before left behind: otherwise freed memory piles up to a second copy of the weights.
         mx.clear_cache()
+        native.return_free_memory()
         _add_layer(decoder, shape, family, scales, _describe(model, family, name, layers.pop(0), index))
         if progress is not None and time.monotonic() - reported >= PROGRESS_SECONDS:
             reported = time.monotonic()
             progress(f"packing weights: layer {index + 1} of {shape.layers}")
     outer.clear()
     mx.clear_cache()
+    native.return_free_memory()
     return decoder
 
 
