@@ -35,9 +35,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit("the native decoder cannot run this model")
     most = max(arguments.rows)
     budget = (most + 1) * ((CONTEXT + PREFILL + arguments.steps * len(arguments.rows)) // 64 + 2) * shape.kv_block_bytes
-    decoder = build_decoder(
-        model, shape, precision=arguments.precision, threads=arguments.threads, kv_budget=budget
-    )
+    decoder = build_decoder(model, shape, precision=arguments.precision, threads=arguments.threads, kv_budget=budget)
     random = np.random.default_rng(1)
 
     def tokens(count: int) -> Any:

@@ -7,8 +7,8 @@ shows, such as an activation or a multiplier. What the modules themselves show i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -86,7 +86,7 @@ def _gemma2(model: Any) -> Scales:
 
 
 def _gemma3(model: Any) -> Scales:
-    return Scales(embedding=mx.array(model.args.hidden_size**0.5, mx.bfloat16).item())
+    return Scales(embedding=cast(float, mx.array(model.args.hidden_size**0.5, mx.bfloat16).item()))
 
 
 def _granite(model: Any) -> Scales:
@@ -108,26 +108,57 @@ def _llama_window(model: Any, layer: Any, _index: int) -> int:
     return model.model.sliding_window if layer.use_sliding else 0
 
 
-_LLAMA = Family(window=_llama_window)
-_SANDWICH = {
-    "after_attention": "post_attention_layernorm",
-    "before_mlp": "pre_feedforward_layernorm",
-    "after_mlp": "post_feedforward_layernorm",
-}
-_NORMS_AFTER = {
-    "before_attention": "",
-    "after_attention": "post_attention_layernorm",
-    "before_mlp": "",
-    "after_mlp": "post_feedforward_layernorm",
-}
-_COHERE = {"before_mlp": "input_layernorm", "parallel": lambda _layer: True, "scales": _cohere}
+def _cohere2_window(model: Any, layer: Any, _index: int) -> int:
+    return model.args.sliding_window if layer.self_attn.use_sliding_window else 0
+
+
+def _exaone4_window(model: Any, layer: Any, _index: int) -> int:
+    return model.model.window_size if layer.self_attn.is_local else 0
+
+
+def _gemma3_window(model: Any, layer: Any, _index: int) -> int:
+    return model.args.sliding_window if layer.self_attn.is_sliding else 0
+
+
+def _olmo3_window(model: Any, _layer: Any, index: int) -> int:
+    return 0 if model.args.layer_types[index] == "full_attention" else model.args.sliding_window
+
+
+def _turns_in_windows(attention: Any) -> bool:
+    return attention.use_sliding_window
+
+
+def _turns_if_told(attention: Any) -> bool:
+    return attention.use_rope
+
+
+def _always(_layer: Any) -> bool:
+    return True
+
+
+def _if_told(layer: Any) -> bool:
+    return layer.use_parallel_residual
+
+
+_SANDWICH = Family(
+    after_attention="post_attention_layernorm",
+    before_mlp="pre_feedforward_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
+_NORMS_AFTER = Family(
+    before_attention="",
+    after_attention="post_attention_layernorm",
+    before_mlp="",
+    after_mlp="post_feedforward_layernorm",
+)
+_COHERE = Family(before_mlp="input_layernorm", parallel=_always, scales=_cohere)
 
 FAMILIES: dict[str, Family] = {
-    "cohere": Family(**_COHERE),
-    "cohere2": Family(
-        **_COHERE,
-        window=lambda model, layer, _index: model.args.sliding_window if layer.self_attn.use_sliding_window else 0,
-        turns=lambda attention: attention.use_sliding_window,
+    "cohere": _COHERE,
+    "cohere2": replace(
+        _COHERE,
+        window=_cohere2_window,
+        turns=_turns_in_windows,
     ),
     "ernie4_5": Family(),
     "exaone": Family(
@@ -142,18 +173,18 @@ FAMILIES: dict[str, Family] = {
         before_attention="ln_1",
         before_mlp="ln_2",
     ),
-    "exaone4": Family(
-        **_NORMS_AFTER,
-        window=lambda model, layer, _index: model.model.window_size if layer.self_attn.is_local else 0,
-        turns=lambda attention: attention.use_rope,
+    "exaone4": replace(
+        _NORMS_AFTER,
+        window=_exaone4_window,
+        turns=_turns_if_told,
     ),
     "gemma": Family(activation="gelu", scales=_gemma),
-    "gemma2": Family(**_SANDWICH, activation="gelu_tanh", scales=_gemma2),
-    "gemma3_text": Family(
-        **_SANDWICH,
+    "gemma2": replace(_SANDWICH, activation="gelu_tanh", scales=_gemma2),
+    "gemma3_text": replace(
+        _SANDWICH,
         activation="gelu_tanh",
         scales=_gemma3,
-        window=lambda model, layer, _index: model.args.sliding_window if layer.self_attn.is_sliding else 0,
+        window=_gemma3_window,
     ),
     "glm": Family(up=("gate_up_proj",)),
     "glm4": Family(
@@ -177,17 +208,15 @@ FAMILIES: dict[str, Family] = {
         before_mlp="ffn_norm",
     ),
     "internlm3": Family(),
-    "llama": _LLAMA,
+    "llama": Family(window=_llama_window),
     "mimo": Family(),
     "minicpm": Family(scales=_minicpm),
     "nemotron": Family(up=("up_proj",), gated=False, activation="relu2"),
-    "olmo2": Family(**_NORMS_AFTER, norm_of_all_heads=True),
-    "olmo3": Family(
-        **_NORMS_AFTER,
+    "olmo2": replace(_NORMS_AFTER, norm_of_all_heads=True),
+    "olmo3": replace(
+        _NORMS_AFTER,
         norm_of_all_heads=True,
-        window=lambda model, _layer, index: (
-            0 if model.args.layer_types[index] == "full_attention" else model.args.sliding_window
-        ),
+        window=_olmo3_window,
     ),
     "phi": Family(
         final_norm="final_layernorm",
@@ -197,7 +226,7 @@ FAMILIES: dict[str, Family] = {
         gated=False,
         activation="gelu_tanh",
         before_mlp="input_layernorm",
-        parallel=lambda _layer: True,
+        parallel=_always,
     ),
     "phi3": Family(qkv=("qkv_proj",), up=("gate_up_proj",)),
     "qwen2": Family(),
@@ -207,7 +236,7 @@ FAMILIES: dict[str, Family] = {
     "stablelm": Family(
         q_norm="q_layernorm",
         k_norm="k_layernorm",
-        parallel=lambda layer: layer.use_parallel_residual,
+        parallel=_if_told,
     ),
     "starcoder2": Family(up=("c_fc",), down="c_proj", gated=False, activation="gelu"),
 }
