@@ -17,11 +17,8 @@ struct Kernels {
   GemmKernels gemm;
   RowKernels rows;
   AttentionKernels attention;
-<<<<<<< HEAD
   LogitKernels logits;
-=======
   SdpaKernels sdpa;
->>>>>>> attn
 };
 
 // Those that this processor can run, from least to most.

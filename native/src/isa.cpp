@@ -11,12 +11,8 @@
 
 namespace mlxcel::MLXCEL_ISA {
 
-<<<<<<< HEAD
 Kernels make_kernels(const char* name) {
-  return {name, gemm_kernels, row_kernels(), attention_kernels(), logit_kernels()};
+  return {name, gemm_kernels, row_kernels(), attention_kernels(), logit_kernels(), sdpa_kernels()};
 }
-=======
-Kernels make_kernels(const char* name) { return {name, gemm_kernels, row_kernels(), attention_kernels(), sdpa_kernels()}; }
->>>>>>> attn
 
 }  // namespace mlxcel::MLXCEL_ISA

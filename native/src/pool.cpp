@@ -58,7 +58,7 @@ void wait_until(Condition&& condition) {
 // serves many phases in turn, and a thread that is late cannot disturb a later one. Differences of counters are
 // compared, so the numbers may wrap around.
 struct alignas(kLine) Counter {
-  static constexpr int kCountBits = 24, kMaxCount = (1 << kCountBits) - 1;
+  static constexpr int kCountBits = 24;
   std::atomic<uint64_t> value{0};
 
   static uint64_t tag(uint64_t phase) { return phase << kCountBits; }
@@ -260,11 +260,6 @@ void Worker::barrier() {
     const size_t slot = complete_ % kOpenPhases;
     wait_until([&] { return pool_->done[slot].reached(complete_, counts_[slot]); });
   }
-}
-
-bool Worker::behind() const {
-  // A later phase has the counter of this one: it is open, so this one is no longer.
-  return threads_ > 1 && pool_->done[phase_ % kOpenPhases].reached(phase_, Counter::kMaxCount + 1);
 }
 
 void* Worker::scratch(size_t bytes) {

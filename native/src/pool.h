@@ -81,10 +81,6 @@ class Worker {
   // Wait until all units of all phases so far are complete; their writes are visible afterwards.
   void barrier();
 
-  // True if the next phase is surely complete already, because the others are far ahead: what a body prepares for
-  // it, outside of `each`, can be skipped. A hint; false means nothing.
-  bool behind() const;
-
   // At least `bytes` of memory of this thread's own, 64-byte aligned, kept between regions; contents are arbitrary.
   // There is one such block: asking for more than before may move it.
   void* scratch(size_t bytes);

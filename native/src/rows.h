@@ -74,6 +74,7 @@ struct RowKernels {
   void (*relu2)(const float* x, int n, float* out);  // max(x, 0)^2
   // g * sigmoid(alpha g) * (u + 1), g at most `limit`, u within +-limit (gpt-oss: alpha 1.702, limit 7).
   void (*swiglu_limited)(const float* gate, const float* up, int n, float alpha, float limit, float* out);
+  void (*relu2_mul)(const float* gate, const float* up, int n, float* out);  // max(gate, 0)^2 * up
   void (*add)(const float* a, const float* b, int n, float* out);
   void (*scale)(const float* x, float factor, int n, float* out);
   void (*softcap)(const float* x, float cap, int n, float* out);  // cap * tanh(x / cap)

@@ -196,6 +196,13 @@ static void gelu_mul_row(const float* gate, const float* up, int n, float* out) 
   map(gate, up, n, out, [](f32x16 g, f32x16 u) { return mul(gelu(g), u); });
 }
 
+static void relu2_mul_row(const float* gate, const float* up, int n, float* out) {
+  map(gate, up, n, out, [](f32x16 g, f32x16 u) {
+    const f32x16 positive = max(splat(0.0f), g);
+    return mul(mul(positive, positive), u);
+  });
+}
+
 static void silu_row(const float* x, int n, float* out) { map(x, n, out, [](f32x16 v) { return silu(v); }); }
 
 static void gelu_tanh_row(const float* x, int n, float* out) { map(x, n, out, [](f32x16 v) { return gelu_tanh(v); }); }
@@ -338,6 +345,7 @@ MLXCEL_INLINE RowKernels row_kernels() {
   kernels.gelu = gelu_row;
   kernels.relu2 = relu2_row;
   kernels.swiglu_limited = swiglu_limited_row;
+  kernels.relu2_mul = relu2_mul_row;
   kernels.add = add_row;
   kernels.scale = scale_row;
   kernels.softcap = softcap_row;

@@ -107,6 +107,16 @@ TEST(rows_elementary_functions) {
       const double exact = std::isinf(x) ? x : x / (1.0 + std::exp(-2.0 * u));
       CHECK_CLOSE(out[i], exact, 1e-7 + 1e-6 * std::fabs(exact));
     }
+    rows.gelu_mul(values.data(), ones.data(), static_cast<int>(values.size()), out.data());
+    for (size_t i = 0; i < values.size(); i++) {
+      const double x = values[i], exact = std::isinf(x) ? std::max(x, 0.0) : x * std::erfc(-x * M_SQRT1_2) / 2.0;
+      CHECK_CLOSE(out[i], exact, 1e-7 * std::min(40.0, std::fabs(x)) + 1e-6 * std::fabs(exact));
+    }
+    rows.relu2_mul(values.data(), ones.data(), static_cast<int>(values.size()), out.data());
+    for (size_t i = 0; i < values.size(); i++) {
+      const float positive = std::max(values[i], 0.0f);
+      CHECK_CLOSE(out[i], positive * positive, 0.0);
+    }
   });
 }
 
@@ -240,8 +250,10 @@ TEST(rows_nan_comes_out) {
         CHECK(std::isnan(rows.logsumexp(x.data(), n)));
         rows.silu_mul(x.data(), y.data(), n, out.data());
         CHECK(one_nan());
-        rows.gelu_tanh_mul(x.data(), y.data(), n, out.data());
-        CHECK(one_nan());
+        for (auto* gate : {rows.gelu_tanh_mul, rows.gelu_mul, rows.relu2_mul}) {
+          gate(x.data(), y.data(), n, out.data());
+          CHECK(one_nan());
+        }
         rows.softcap(x.data(), 10.0f, n, out.data());
         CHECK(one_nan());
         x[at] = kInf;  // infinity beside NaN

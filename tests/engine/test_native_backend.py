@@ -13,7 +13,7 @@ from mlx.utils import tree_map
 
 from mlxcel.engine.backend import ModelInfo
 from mlxcel.engine.native_backend import NativeBackend
-from mlxcel.kernels.decoder import Shape, build_decoder, decoder_shape
+from mlxcel.kernels.decoder import build_decoder, decoder_shape
 from mlxcel.models.mlxlm import make_prompt_cache, model_classes
 
 from .scripted import ByteTokenizer
@@ -192,13 +192,3 @@ def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
     with pytest.raises(IndexError):
         engine.prefill(1, [1, token])
     assert np.isfinite(last_logits(engine, prompt(5))).all()
-
-
-def test_models_of_another_shape_are_left_to_mlx() -> None:
-    model_class, args_class = model_classes("gemma3_text")
-    config = {**COMMON, "sliding_window": 8, "sliding_window_pattern": 6, "num_hidden_layers": 7}
-    assert decoder_shape(model_class(args_class.from_dict({"model_type": "gemma3_text", **config}))) is None
-    assert isinstance(decoder_shape(make_model("llama", "float32")), Shape)
-    model = make_model("llama", "float32")
-    model.layers[0].mlp.down_proj = nn.Linear(192, 128, bias=True)
-    assert decoder_shape(model) is None

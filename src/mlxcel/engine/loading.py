@@ -104,9 +104,8 @@ def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) 
         precision=config.model.cpu_precision,
         threads=threads,
         kv_budget=engine.slots * blocks * shape.kv_block_bytes,
+        progress=log.info,
     )
-    mx.clear_cache()
-    native.return_free_memory()
     description = f"cpu: {instruction_set}, {threads} threads, {config.model.cpu_precision} precision"
     info = dataclasses.replace(info, kernels=description, weight_bytes=packed.weight_bytes)
     return NativeBackend(packed, info, shape.vocabulary)
