@@ -9,6 +9,7 @@
 
 #include "mlx/version.h"
 
+#include "attention.h"
 #include "linear.h"
 #include "paged.h"
 #include "rows.h"
@@ -109,6 +110,13 @@ NB_MODULE(_mlx_kernels, m) {
                         const mx::array& up) { return swiglu(self.context, gate, up); })
       .def("geglu", [](const Operations& self, const mx::array& gate,
                        const mx::array& up) { return geglu(self.context, gate, up); })
+      .def(
+          "attention",
+          [](const Operations& self, const mx::array& queries, const mx::array& keys, const mx::array& values,
+             float scale, bool causal, const std::optional<mx::array>& mask, const std::optional<mx::array>& sinks) {
+            return attention(self.context, queries, keys, values, scale, causal, mask, sinks);
+          },
+          "queries"_a, "keys"_a, "values"_a, nb::kw_only(), "scale"_a, "causal"_a, "mask"_a.none(), "sinks"_a.none())
       .def(
           "rope",
           [](const Operations& self, const mx::array& x, int dims, bool traditional, std::optional<float> base,

@@ -165,6 +165,51 @@ def test_experts(bits: int | None, experts: int, tokens: int, chosen: int, m: in
         close(packed.unpacked(), weight, 1e-5)
 
 
+@given(
+    st.integers(1, 2),
+    st.sampled_from([(1, 1), (4, 2), (3, 3)]),
+    st.integers(1, 9),
+    st.integers(0, 80),
+    st.sampled_from([(32, 32), (80, 80), (24, 16)]),
+    st.sampled_from(["none", "causal", "boolean", "additive"]),
+    st.booleans(),
+    dtypes,
+    layouts,
+)
+@settings(max_examples=80, deadline=None)
+def test_attention(
+    batch: int,
+    heads: tuple[int, int],
+    length: int,
+    before: int,
+    dims: tuple[int, int],
+    kind: str,
+    sunk: bool,
+    dtype: mx.Dtype,
+    layout: str,
+) -> None:
+    keys = length + before
+    q = strided(normal(batch, heads[0], length, dims[0]), layout)
+    k = strided(normal(batch, heads[1], keys, dims[0]).astype(dtype), layout)
+    v = normal(batch, heads[1], keys, dims[1]).astype(dtype)
+    mask: Any = None
+    if kind == "boolean":
+        mask = normal(batch, 1, length, keys) > -0.5
+        mask = mx.concatenate([mx.ones((batch, 1, length, 1), mx.bool_), mask[..., 1:]], axis=-1)  # each sees a key
+    elif kind == "additive":
+        mask = normal(length, keys)
+    sinks = normal(heads[0]) if sunk else None
+    expected = mx.fast.scaled_dot_product_attention(
+        q,
+        k.astype(mx.float32),
+        v.astype(mx.float32),
+        scale=0.2,
+        mask="causal" if kind == "causal" else mask,
+        sinks=sinks,
+    )
+    close(ops.attention(q, k, v, scale=0.2, causal=kind == "causal", mask=mask, sinks=sinks), expected, 1e-3)
+
+
 def test_a_row_has_the_same_bits_in_any_company() -> None:
     packed = native.operations_module().Operations(threads=2, precision="default").pack(normal(96, 64))
     x = normal(37, 64)

@@ -72,6 +72,7 @@ def _exchanges(operations: Any) -> list[tuple[Any, Any]]:
     fast.rms_norm = _on_cpu(operations.rms_norm)
     fast.layer_norm = _on_cpu(operations.layer_norm)
     fast.rope = _on_cpu(operations.rope)
+    fast.scaled_dot_product_attention = _attention(operations)
     core = SimpleNamespace(**vars(mx))
     core.fast = fast
     exchanges: list[tuple[Any, Any]] = [(mx, core), (mx.fast, fast)]
@@ -87,3 +88,23 @@ def _on_cpu(operation: Callable[..., mx.array]) -> Callable[..., mx.array]:
         return operation(*arguments, **options)
 
     return call
+
+
+def _attention(operations: Any) -> Callable[..., mx.array]:
+    def scaled_dot_product_attention(
+        q: mx.array,
+        k: mx.array,
+        v: mx.array,
+        *,
+        scale: float,
+        mask: mx.array | str | None = None,
+        sinks: mx.array | None = None,
+        stream: Any = None,
+    ) -> mx.array:
+        """`mx.fast.scaled_dot_product_attention`."""
+        if isinstance(mask, str) and mask != "causal":
+            raise ValueError(f"unknown mask {mask!r}: only 'causal' has a name")
+        causal = isinstance(mask, str)
+        return operations.attention(q, k, v, scale=scale, causal=causal, mask=None if causal else mask, sinks=sinks)
+
+    return scaled_dot_product_attention
