@@ -17,9 +17,7 @@ struct View {
   SdpaArray array;
 
   explicit View(const Input& input) {
-    array.type = input.type == mx::float32   ? Scalar::Float32
-                 : input.type == mx::float16 ? Scalar::Float16
-                                             : Scalar::BFloat16;
+    array.type = scalar_of(input.type);
     if (input.strides[3] == 1 || input.dim(3) == 1) {
       array.data = input.data;
       array.batch = input.strides[0];

@@ -4,18 +4,12 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "../src/scratch.h"
 #include "mlx/ops.h"
 #include "mlx/transforms.h"
 
 namespace mlxcel::graph {
 namespace {
-
-Scalar scalar_of(mx::Dtype type) {
-  if (type == mx::float32) return Scalar::Float32;
-  if (type == mx::float16) return Scalar::Float16;
-  if (type == mx::bfloat16) return Scalar::BFloat16;
-  throw std::invalid_argument("weights must be float32, float16 or bfloat16");
-}
 
 mx::array evaluated(const mx::array& x) {
   mx::array y = mx::contiguous(x);
@@ -23,19 +17,12 @@ mx::array evaluated(const mx::array& x) {
   return y;
 }
 
-// Memory of the calling thread, kept from call to call, 64-byte aligned.
+// Memory of the calling thread for activations.
 std::byte* workspace(size_t bytes) {
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
+  struct alignas(64) Line {
+    std::byte bytes[64];
   };
-  thread_local std::unique_ptr<std::byte, Free> memory;
-  thread_local size_t size = 0;
-  if (size < bytes) {
-    size = (bytes + 4095) / 4096 * 4096;
-    memory.reset(static_cast<std::byte*>(std::aligned_alloc(64, size)));
-    if (!memory) throw std::bad_alloc();
-  }
-  return memory.get();
+  return scratch<class LinearActivations, Line>(bytes / sizeof(Line) + 1)->bytes;
 }
 
 std::vector<const float*> rows_of(const float* x, size_t rows, size_t cols) {

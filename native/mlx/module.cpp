@@ -108,8 +108,24 @@ NB_MODULE(_mlx_kernels, m) {
           "x"_a, "weight"_a.none(), "bias"_a.none(), "eps"_a)
       .def("swiglu", [](const Operations& self, const mx::array& gate,
                         const mx::array& up) { return swiglu(self.context, gate, up); })
-      .def("geglu", [](const Operations& self, const mx::array& gate,
-                       const mx::array& up) { return geglu(self.context, gate, up); })
+      .def(
+          "swiglu_limited",
+          [](const Operations& self, const mx::array& gate, const mx::array& up, float alpha, float limit) {
+            return swiglu_limited(self.context, gate, up, alpha, limit);
+          },
+          "gate"_a, "x"_a, "alpha"_a = 1.702f, "limit"_a = 7.0f)
+      .def("silu", [](const Operations& self, const mx::array& x) {
+        return activation(self.context, x, &mlxcel::RowKernels::silu);
+      })
+      .def("gelu", [](const Operations& self, const mx::array& x) {
+        return activation(self.context, x, &mlxcel::RowKernels::gelu);
+      })
+      .def("gelu_tanh", [](const Operations& self, const mx::array& x) {
+        return activation(self.context, x, &mlxcel::RowKernels::gelu_tanh);
+      })
+      .def("relu2", [](const Operations& self, const mx::array& x) {
+        return activation(self.context, x, &mlxcel::RowKernels::relu2);
+      })
       .def(
           "attention",
           [](const Operations& self, const mx::array& queries, const mx::array& keys, const mx::array& values,

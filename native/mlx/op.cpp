@@ -92,6 +92,13 @@ mx::array node(const char* name, mx::Shape shape, mx::Dtype type, std::vector<mx
 
 mx::array to_float32(const mx::array& x) { return x.dtype() == mx::float32 ? x : mx::astype(x, mx::float32); }
 
+Scalar scalar_of(mx::Dtype type) {
+  if (type == mx::float32) return Scalar::Float32;
+  if (type == mx::float16) return Scalar::Float16;
+  if (type == mx::bfloat16) return Scalar::BFloat16;
+  throw std::invalid_argument("floats must be float32, float16 or bfloat16");
+}
+
 mx::Shape with_last(const mx::array& x, int length) {
   mx::Shape shape = x.shape();
   shape.back() = length;

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "../src/gemm.h"
 #include "mlx/array.h"
 #include "mlx/primitives.h"
 
@@ -81,6 +82,9 @@ mx::array node(const char* name, mx::Shape shape, mx::Dtype type, std::vector<mx
 
 // `x` as float32 (itself if it is), and back: kernels compute in float32.
 mx::array to_float32(const mx::array& x);
+
+// Throws std::invalid_argument for what is not float32, float16 or bfloat16.
+Scalar scalar_of(mx::Dtype type);
 
 // All but the last dimension, and the last one.
 inline int row_length(const mx::array& x) { return x.shape(-1); }

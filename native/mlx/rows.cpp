@@ -40,8 +40,10 @@ mx::array row_node(const ContextPtr& context, const char* name, const mx::array&
   });
 }
 
+// `kernel(row of gate, row of up, length, row of out)`.
+template <class Kernel>
 mx::array gate_node(const ContextPtr& context, const char* name, const mx::array& gate, const mx::array& up,
-                    void (*kernel)(const float*, const float*, int, float*)) {
+                    Kernel kernel) {
   if (gate.shape() != up.shape() || gate.ndim() == 0) throw std::invalid_argument("a gate has the shape of its values");
   return node(name, gate.shape(), mx::float32, {to_float32(gate), to_float32(up)},
               [context, kernel](std::span<const Input> in, void* out) {
@@ -82,8 +84,19 @@ mx::array swiglu(const ContextPtr& context, const mx::array& gate, const mx::arr
   return gate_node(context, "mlxcel.swiglu", gate, up, context->kernels.rows.silu_mul);
 }
 
-mx::array geglu(const ContextPtr& context, const mx::array& gate, const mx::array& up) {
-  return gate_node(context, "mlxcel.geglu", gate, up, context->kernels.rows.gelu_tanh_mul);
+mx::array swiglu_limited(const ContextPtr& context, const mx::array& gate, const mx::array& up, float alpha,
+                         float limit) {
+  const auto kernel = context->kernels.rows.swiglu_limited;
+  return gate_node(context, "mlxcel.swiglu_limited", gate, up,
+                   [=](const float* gate, const float* up, int n, float* out) {
+                     kernel(gate, up, n, alpha, limit, out);
+                   });
+}
+
+mx::array activation(const ContextPtr& context, const mx::array& x, void (*RowKernels::*kernel)(const float*, int, float*)) {
+  const auto run = context->kernels.rows.*kernel;
+  return row_node(context, "mlxcel.activation", x, {},
+                  [run](const float* x, const std::vector<Packed>&, int n, float* out) { run(x, n, out); });
 }
 
 const RopeTable& RopeTables::get(int dims, double base, double scale, std::vector<float> periods, int last) {
@@ -91,10 +104,8 @@ const RopeTable& RopeTables::get(int dims, double base, double scale, std::vecto
     return e.dims == dims && e.base == base && e.scale == scale && e.periods == periods;
   });
   if (entry == entries_.end()) {
-    std::vector<double> frequencies;
-    for (const float period : periods) frequencies.push_back(scale / period);
-    auto table = periods.empty() ? std::make_unique<RopeTable>(dims, base, scale)
-                                 : std::make_unique<RopeTable>(std::move(frequencies));
+    auto table = std::make_unique<RopeTable>(periods.empty() ? RopeTable(dims, base, scale)
+                                                             : RopeTable::of_periods(periods, scale));
     entries_.push_back({dims, base, scale, std::move(periods), std::move(table)});
     entry = entries_.end() - 1;
   }

@@ -5,19 +5,16 @@
 // chunks of a prompt, threads), the arithmetic of a row is this, so its bits are the same.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
+#include "attention_pieces.h"
 #include "kv.h"
 #include "rows.h"
 
 namespace mlxcel {
-
-class Worker;
 
 struct AttentionConfig {
   int heads, kv_heads, head_dim;  // heads a multiple of kv_heads; head_dim a multiple of 16, 32 to 256
@@ -98,25 +95,11 @@ class AttentionPlan {
   struct Append {
     int segment, first, end;  // rows
   };
-  struct Tile {
-    AttentionTile tile;
-    int pieces;       // 1: one unit attends to all blocks
-    size_t partials;  // offset of the tile's partial states
-  };
-  struct Unit {
-    int tile, first_block, end_block;
-  };
-
   void add_tiles(const AttentionConfig& config, const Segment& segment);
-  void cut_tiles(const AttentionConfig& config, int threads);
 
   std::vector<Segment> segments_;
   std::vector<Append> appends_;
-  std::vector<Tile> tiles_;
-  std::vector<Unit> units_;
-  std::vector<float> partials_;
-  std::unique_ptr<std::atomic<int>[]> unfinished_;  // pieces, for each tile
-  size_t unfinished_size_ = 0;
+  AttentionPieces<AttentionTile> pieces_;
 };
 
 // Normalise and turn queries and keys, write keys and values of layer `layer` into the cache, attend. The rope table

@@ -1,6 +1,5 @@
 #include "decoder.h"
 
-#include <new>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -20,21 +19,8 @@ Decoder::Decoder(const DecoderShape& shape, Precision precision, std::vector<Rop
     : model_(shape, precision, std::move(ropes)),
       kernels_(kernels()),
       pool_(threads),
-      cache_(kv_shapes(shape), kv_budget) {}
-
-int Decoder::open() {
-  const auto closed = std::find_if(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return !s.open; });
-  const int index = static_cast<int>(closed - sequences_.begin());
-  if (closed == sequences_.end()) sequences_.emplace_back();
-  sequences_[index].open = true;
-  return index;
-}
-
-void Decoder::close(int sequence) {
-  Sequence& closing = sequences_.at(sequence);
-  for (const int32_t block : closing.blocks) cache_.release(block);
-  closing = Sequence();
-}
+      cache_(kv_shapes(shape), kv_budget),
+      sequences_(cache_) {}
 
 void Decoder::measure(bool on) {
   profile_.reset();
@@ -43,21 +29,19 @@ void Decoder::measure(bool on) {
 
 void Decoder::step(std::span<const int32_t> tokens, std::span<const Piece> pieces, float* logits) {
   StepClock clock(profile_ ? &*profile_ : nullptr);
-  check(tokens, pieces);
-  reserve_cache(pieces);
+  check(tokens);
+  // Layers with a window keep all blocks too: a block is one piece of memory for all layers.
+  sequences_.reserve(pieces);
   space_.reserve(model_, static_cast<int>(tokens.size()));
-  segments_.clear();
+  const std::vector<Segment> segments = sequences_.segments(pieces);
   std::vector<int32_t> last_rows;
-  int row = 0, reach = 0;
-  for (const Piece& piece : pieces) {
-    const Sequence& sequence = sequences_[piece.sequence];
-    segments_.push_back({sequence.blocks.data(), sequence.length, piece.count, row});
-    row += piece.count;
-    reach = std::max(reach, sequence.length + piece.count);
-    last_rows.push_back(row - 1);
+  int reach = 0;
+  for (const Segment& segment : segments) {
+    reach = std::max(reach, segment.position + segment.count);
+    last_rows.push_back(segment.row + segment.count - 1);
   }
   for (RopeTable& rope : model_.ropes) rope.reserve(reach);
-  plan_attention();
+  plan_attention(segments);
 
   const StepTask task{model_, kernels_, cache_, layer_plans_, space_, pool_.threads(), tokens, last_rows, logits};
   const auto caller = std::this_thread::get_id();
@@ -65,44 +49,21 @@ void Decoder::step(std::span<const int32_t> tokens, std::span<const Piece> piece
     run_step(worker, task, std::this_thread::get_id() == caller ? clock : StepClock(nullptr));
   });
 
-  for (const Piece& piece : pieces) sequences_[piece.sequence].length += piece.count;
+  sequences_.advance(pieces);
   if (profile_) profile_->steps++;
 }
 
-void Decoder::check(std::span<const int32_t> tokens, std::span<const Piece> pieces) const {
+void Decoder::check(std::span<const int32_t> tokens) const {
   if (model_.layers.size() != static_cast<size_t>(model_.shape.layers) || model_.embedding.tiles() == 0) {
     throw std::logic_error("the decoder has no embedding, or not all of its layers");
   }
   for (const int32_t token : tokens) {
     if (token < 0 || token >= model_.shape.vocabulary) throw std::out_of_range("a token is outside the vocabulary");
   }
-  for (const Piece& piece : pieces) {
-    if (!sequences_.at(piece.sequence).open) throw std::out_of_range("a sequence is not open");
-  }
-}
-
-// Blocks for the tokens to come, for all sequences or for none. Layers with a window keep all blocks too: a block is
-// one piece of memory for all layers.
-void Decoder::reserve_cache(std::span<const Piece> pieces) {
-  size_t total = 0;
-  const auto missing = [&](const Piece& piece) {
-    const Sequence& sequence = sequences_[piece.sequence];
-    const size_t wanted = (sequence.length + piece.count + kv_block - 1) / kv_block;
-    return wanted - std::min(wanted, sequence.blocks.size());
-  };
-  for (const Piece& piece : pieces) total += missing(piece);
-  std::vector<int32_t> blocks(total);
-  if (!cache_.allocate(blocks)) throw std::bad_alloc();
-  auto next = blocks.begin();
-  for (const Piece& piece : pieces) {
-    const size_t count = missing(piece);
-    sequences_[piece.sequence].blocks.insert(sequences_[piece.sequence].blocks.end(), next, next + count);
-    next += count;
-  }
 }
 
 // A plan for each window, which layers of the same window share.
-void Decoder::plan_attention() {
+void Decoder::plan_attention(std::span<const Segment> segments) {
   if (layer_plans_.size() != model_.layers.size()) {
     plans_.clear();
     plans_.reserve(model_.layers.size());  // layers point to them
@@ -117,7 +78,7 @@ void Decoder::plan_attention() {
   for (auto& [window, plan] : plans_) {
     AttentionConfig attention = model_.layers.front().attention;
     attention.window = window;
-    plan.make(attention, segments_, pool_.threads());
+    plan.make(attention, segments, pool_.threads());
   }
 }
 

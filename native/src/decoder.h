@@ -18,6 +18,7 @@
 #include "kv.h"
 #include "pool.h"
 #include "profile.h"
+#include "sequences.h"
 
 namespace mlxcel {
 
@@ -33,30 +34,18 @@ class Decoder {
   // Pack weights on all threads.
   template <class Matrix>
   PackedWeights pack(std::span<const Matrix> matrices, Arrangement arrangement) {
-    constexpr int kTilesAtOnce = 16;
-    PackedWeights packed(matrices, arrangement, arena_);
-    pool_.run([&](Worker& worker) {
-      worker.each((packed.tiles() + kTilesAtOnce - 1) / kTilesAtOnce, [&](int i) {
-        packed.fill(matrices, i * kTilesAtOnce, std::min((i + 1) * kTilesAtOnce, packed.tiles()));
-      });
-    });
-    return packed;
+    return pack_on(pool_, matrices, arrangement, arena_);
   }
 
   int threads() const { return pool_.threads(); }
   KvPool& cache() { return cache_; }
 
-  // Sequences. `open` gives a number that `close` takes back.
-  int open();
-  void close(int sequence);
-  int length(int sequence) const { return sequences_.at(sequence).length; }
+  Sequences& sequences() { return sequences_; }
 
-  struct Piece {
-    int sequence, count;  // the next `count` tokens belong to it
-  };
+  using Piece = Sequences::Piece;
   // One step. tokens: those of all pieces, in order. logits: [pieces][vocabulary] for the last token of each piece;
   // nullptr: only the caches are wanted. Throws std::bad_alloc when the cache's budget does not hold the tokens (then
-  // no sequence has changed), std::out_of_range for a token outside the vocabulary, std::logic_error when layers are
+  // no sequence has changed), std::out_of_range for a token outside the vocabulary or a sequence that is not open, std::logic_error when layers are
   // missing.
   void step(std::span<const int32_t> tokens, std::span<const Piece> pieces, float* logits);
 
@@ -66,23 +55,15 @@ class Decoder {
   const std::optional<Profile>& profile() const { return profile_; }
 
  private:
-  struct Sequence {
-    std::vector<int32_t> blocks;
-    int length = 0;
-    bool open = false;
-  };
-
-  void check(std::span<const int32_t> tokens, std::span<const Piece> pieces) const;
-  void reserve_cache(std::span<const Piece> pieces);
-  void plan_attention();
+  void check(std::span<const int32_t> tokens) const;
+  void plan_attention(std::span<const Segment> segments);
 
   DecoderModel model_;
   const Kernels& kernels_;
   Pool pool_;
   KvPool cache_;
   Arena arena_;
-  std::vector<Sequence> sequences_;
-  std::vector<Segment> segments_;
+  Sequences sequences_;
   std::vector<std::pair<int, AttentionPlan>> plans_;  // one for each window that a layer has
   std::vector<AttentionPlan*> layer_plans_;
   Workspace space_;

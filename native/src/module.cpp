@@ -242,9 +242,9 @@ NB_MODULE(_kernels, m) {
            "after_mlp"_a.none(), "q_norm"_a.none(), "k_norm"_a.none(), "norm_width"_a, "rope"_a, "rope_interleaved"_a,
            "scale"_a, "window"_a, "softcap"_a,
            "norm_width: of the queries' and keys' norms; 0: a head, all with the same weights; -1: all heads at once.")
-      .def("open", &Decoder::open)
-      .def("close", &Decoder::close)
-      .def("length", &Decoder::length)
+      .def("open", [](Decoder& decoder) { return decoder.sequences().open(); })
+      .def("close", [](Decoder& decoder, int sequence) { decoder.sequences().close(sequence); })
+      .def("length", [](Decoder& decoder, int sequence) { return decoder.sequences().length(sequence); })
       .def("step", &step, "tokens"_a, "pieces"_a, "logits"_a.none())
       .def("measure", &Decoder::measure, "on"_a, "Measure from now on where steps spend their time, or stop.")
       .def("profile", &profile, "Seconds of each phase and `steps`, since `measure(True)`; empty without it.")

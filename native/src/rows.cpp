@@ -24,9 +24,9 @@ RopeTable::RopeTable(int dims, double base, double scale) : RopeTable(powers_of(
 RopeTable::RopeTable(std::vector<double> frequencies, double magnitude)
     : frequencies_(std::move(frequencies)), magnitude_(magnitude) {}
 
-RopeTable RopeTable::of_periods(const std::vector<double>& periods, double scale) {
+RopeTable RopeTable::of_periods(const std::vector<float>& periods, double scale) {
   std::vector<double> frequencies;
-  for (const double period : periods) frequencies.push_back(scale / period);
+  for (const float period : periods) frequencies.push_back(scale / period);
   return RopeTable(std::move(frequencies));
 }
 
@@ -44,20 +44,6 @@ void RopeTable::reserve(int positions) {
     }
   }
   positions_ = positions;
-}
-
-void rope_unit(const RowKernels& kernels, const RopeArray& x, const RopeArray& out, const RopeTable& table,
-               RopeStyle style, const int* offsets, int heads, int time, int n, int unit, float* scratch) {
-  const int b = unit / time, t = unit % time;
-  const auto place = [&](const RopeArray& array, int head) {
-    const ptrdiff_t at = b * array.batch + head * array.head + t * array.time;
-    return static_cast<const std::byte*>(array.data) + at * static_cast<ptrdiff_t>(size_of(array.type));
-  };
-  for (int head = 0; head < heads; head++) {
-    kernels.load_row(place(x, head), x.type, n, scratch);
-    kernels.rope(scratch, table.row(offsets[b] + t), n, table.dims(), style, scratch);
-    kernels.store_row(scratch, n, out.type, const_cast<std::byte*>(place(out, head)));
-  }
 }
 
 }  // namespace mlxcel

@@ -20,7 +20,7 @@ class RopeTable {
   // Angle of pair i at position p: p * scale * base^(-2 i / dims).
   RopeTable(int dims, double base, double scale = 1.0);
   // As mx.fast.rope takes `freqs`: the angle of pair i at position p is p * scale / periods[i].
-  static RopeTable of_periods(const std::vector<double>& periods, double scale = 1.0);
+  static RopeTable of_periods(const std::vector<float>& periods, double scale = 1.0);
   // Angle of pair i at position p: p * frequencies[i]. Cosines and sines are multiplied by `magnitude`.
   explicit RopeTable(std::vector<double> frequencies, double magnitude = 1.0);
 
@@ -38,21 +38,6 @@ class RopeTable {
   int positions_ = 0;
   std::vector<float> table_;
 };
-
-// [batch, heads, time, n] with these strides, in elements; the last dimension is contiguous.
-struct RopeArray {
-  const void* data;
-  Scalar type;
-  ptrdiff_t batch, head, time;
-};
-
-struct RowKernels;
-
-// Turn the first dims elements of heads of n elements: row t of batch row b stands at position offsets[b] + t, which
-// the table must reach. `out` may be `x`. One phase's unit: row `unit` of batch * time rows, with all its heads.
-// `scratch`: n floats.
-void rope_unit(const RowKernels& kernels, const RopeArray& x, const RopeArray& out, const RopeTable& table,
-               RopeStyle style, const int* offsets, int heads, int time, int n, int unit, float* scratch);
 
 // All take any length from 0 on. NaN in the input comes out, and `out` may be an input, if not stated otherwise.
 // The bits of a result depend on nothing but the row.

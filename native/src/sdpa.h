@@ -6,18 +6,13 @@
 // all queries of a tile: padding and windows cost nothing.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <vector>
 
+#include "attention_pieces.h"
 #include "gemm.h"
 
 namespace mlxcel {
-
-class Pool;
-class Worker;
 
 constexpr int sdpa_block = 64;  // keys
 
@@ -82,22 +77,7 @@ class SdpaPlan {
 
  private:
   friend void sdpa(Worker&, const SdpaKernels&, const SdpaTask&, SdpaPlan&);
-  struct Tile {
-    SdpaTile tile;
-    int pieces;       // 1: one unit attends to all blocks
-    size_t partials;  // offset of the tile's partial states
-  };
-  struct Unit {
-    int tile, first_block, end_block;
-  };
-
-  void add_tiles(const SdpaTask& task);
-  void cut_tiles(const SdpaTask& task, int threads);
-
-  std::vector<Tile> tiles_;
-  std::vector<Unit> units_;
-  std::unique_ptr<float[]> partials_;
-  std::unique_ptr<std::atomic<int>[]> unfinished_;  // pieces, for each tile
+  AttentionPieces<SdpaTile> pieces_;
 };
 
 // One phase of a region; no barrier at the end.

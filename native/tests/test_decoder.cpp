@@ -121,7 +121,7 @@ std::vector<std::vector<float>> alone(Decoder& decoder, int chunk) {
   std::vector<std::vector<float>> said;
   for (int s = 0; s < kSequences; s++) {
     const std::vector<int32_t> tokens = text(kLengths[s] + kSteps, s);
-    const int sequence = decoder.open();
+    const int sequence = decoder.sequences().open();
     std::vector<float> logits(kVocabulary * (kSteps + 1));
     for (int at = 0; at < kLengths[s]; at += chunk) {
       const int count = std::min(chunk, kLengths[s] - at);
@@ -132,7 +132,7 @@ std::vector<std::vector<float>> alone(Decoder& decoder, int chunk) {
       const Decoder::Piece piece{sequence, 1};
       decoder.step({&tokens[kLengths[s] + i], 1}, {&piece, 1}, logits.data() + (i + 1) * kVocabulary);
     }
-    decoder.close(sequence);
+    decoder.sequences().close(sequence);
     said.push_back(logits);
   }
   return said;
@@ -142,7 +142,7 @@ std::vector<std::vector<float>> alone(Decoder& decoder, int chunk) {
 std::vector<std::vector<float>> together(Decoder& decoder) {
   std::vector<std::vector<float>> said(kSequences, std::vector<float>(kVocabulary * (kSteps + 1)));
   std::vector<Decoder::Piece> pieces;
-  for (const int length : kLengths) pieces.push_back({decoder.open(), length});
+  for (const int length : kLengths) pieces.push_back({decoder.sequences().open(), length});
   for (int i = 0; i <= kSteps; i++) {
     std::vector<int32_t> tokens;
     for (int s = 0; s < kSequences; s++) {
@@ -157,7 +157,7 @@ std::vector<std::vector<float>> together(Decoder& decoder) {
       pieces[s].count = 1;
     }
   }
-  for (const Decoder::Piece& piece : pieces) decoder.close(piece.sequence);
+  for (const Decoder::Piece& piece : pieces) decoder.sequences().close(piece.sequence);
   return said;
 }
 
@@ -215,7 +215,7 @@ TEST(decoder_with_late_threads) {
 
 TEST(decoder_refuses_what_does_not_fit) {
   const auto decoder = make_decoder({}, 2);
-  const int sequence = decoder->open();
+  const int sequence = decoder->sequences().open();
   const Decoder::Piece piece{sequence, 1}, closed{sequence + 1, 1};
   const int32_t good = 3, bad = kVocabulary;
   const auto refused = [&](const int32_t& token, const Decoder::Piece& of) {
@@ -228,9 +228,9 @@ TEST(decoder_refuses_what_does_not_fit) {
   };
   CHECK(refused(bad, piece));
   CHECK(refused(good, closed));
-  CHECK(decoder->length(sequence) == 0);
+  CHECK(decoder->sequences().length(sequence) == 0);
   CHECK(!refused(good, piece));
-  CHECK(decoder->length(sequence) == 1);
+  CHECK(decoder->sequences().length(sequence) == 1);
 
   Weights weights;
   CHECK(throws_invalid([&] { decoder->model().add_layer({}); }));

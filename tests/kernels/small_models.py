@@ -101,10 +101,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def random_model(family: str, *, seed: int = 0, bits: int | None = None, group: int = 32) -> nn.Module:
+def random_model(
+    family: str, *, seed: int = 0, bits: int | None = None, group: int = 32, vocabulary: int = VOCABULARY
+) -> nn.Module:
     """A model of `family` with random parameters everywhere (norms and biases too), float32."""
     build, arguments = model_classes(family)
-    config = _COMMON | {"model_type": family} | CONFIGS[family]
+    config = _COMMON | {"model_type": family, "vocab_size": vocabulary} | CONFIGS[family]
     mx.random.seed(seed)
     model = build(arguments.from_dict(config))
 

@@ -66,7 +66,12 @@ def test_norms(batch: list[int], n: int, weighted: bool, biased: bool, layout: s
 def test_gates(batch: list[int], n: int, layout: str) -> None:
     gate, up = strided(normal(*batch, n) * 4, layout), normal(*batch, n)
     close(ops.swiglu(gate, up), nn.silu(gate) * up)
-    close(ops.geglu(gate, up), nn.gelu_approx(gate) * up)
+    close(ops.silu(gate), nn.silu(gate))
+    close(ops.gelu(gate), nn.gelu(gate))
+    close(ops.gelu_tanh(gate), nn.gelu_approx(gate))
+    close(ops.relu2(gate), nn.relu2(gate))
+    held, values = mx.minimum(gate, 2.0), mx.clip(up, -2.0, 2.0)
+    close(ops.swiglu_limited(gate, up, alpha=1.5, limit=2.0), held * mx.sigmoid(1.5 * held) * (values + 1))
 
 
 @given(

@@ -75,10 +75,18 @@ def _exchanges(operations: Any) -> list[tuple[Any, Any]]:
     fast.scaled_dot_product_attention = _attention(operations)
     core = SimpleNamespace(**vars(mx))
     core.fast = fast
-    exchanges: list[tuple[Any, Any]] = [(mx, core), (mx.fast, fast)]
     activations = importlib.import_module("mlx_lm.models.activations")
-    exchanges.append((activations.swiglu, operations.swiglu))
-    return exchanges
+    functions = [
+        (nn.silu, operations.silu),
+        (nn.gelu, operations.gelu),
+        (nn.gelu_approx, operations.gelu_tanh),
+        (nn.relu2, operations.relu2),
+        (activations.swiglu, operations.swiglu),
+        (activations.swiglu_oai, operations.swiglu_limited),
+    ]
+    ours = {id(theirs): own for theirs, own in functions}
+    layers_of_nn = SimpleNamespace(**{name: ours.get(id(value), value) for name, value in vars(nn).items()})
+    return [(mx, core), (mx.fast, fast), (nn, layers_of_nn), *functions]
 
 
 def _on_cpu(operation: Callable[..., mx.array]) -> Callable[..., mx.array]:
