@@ -80,6 +80,7 @@ $(VENV)/.dev: $(INSTALLED) | $(VENV)/.made
 
 # llama.cpp is compiled for this very processor, as the native kernels are chosen for it; that takes 10 to 20 minutes.
 $(VENV)/.bench: $(INSTALLED) | $(VENV)/.made
-	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" $(BIN)/pip install --progress-bar on \
+	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF '-DCMAKE_CXX_FLAGS=-include $(CURDIR)/benchmarks/llamacpp_amx.h'" \
+	  $(BIN)/pip install --progress-bar on \
 	  --no-binary llama-cpp-python -e '.[bench]'
 	@touch $@ $(VENV)/.base

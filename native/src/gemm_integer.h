@@ -23,7 +23,7 @@ constexpr int unrolled = 1;
 #endif
 
 // With few rows the weights come from memory, faster than the processor would ask for them by itself.
-constexpr size_t prefetch_distance = 2048;
+constexpr size_t prefetch_distance = 8192;
 
 MLXCEL_INLINE f32x16 load_scalars(const std::byte* p, Scalar type) {
   if (type == Scalar::Float16) return load_f16(reinterpret_cast<const uint16_t*>(p));
@@ -134,6 +134,7 @@ MLXCEL_INLINE void integer_tile(const std::byte* values, Scalar scale_type, cons
       x.advance(chunk_bytes);
     }
     const f32x16 scales = load_scalars(values, scale_type), biases = load_scalars(values + biases_at, scale_type);
+    if constexpr (count < block_rows && !Form::panel) __builtin_prefetch(values + prefetch_distance);
     values += 2 * biases_at;
 #pragma GCC unroll unrolled
     for (int m = 0; m < count; m++) {
