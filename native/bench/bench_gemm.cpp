@@ -62,8 +62,9 @@ std::vector<PackedWeights> pack(const Shape& shape, const Source& source, Arena&
 double time_product(Pool& pool, const Kernels& kernels, std::span<const PackedWeights> copies,
                     const std::vector<float>& x, int rows, Precision precision) {
   const PackedWeights& first = copies[0];
-  std::vector<std::byte> memory(Activations::bytes(rows, first.cols(), first.group(), first.precision(precision)));
-  const Activations activations(memory.data(), rows, first, precision);
+  const int block_rows = kernels.gemm.block_rows;
+  std::vector<std::byte> memory(Activations(nullptr, rows, first, precision, block_rows).bytes());
+  const Activations activations(memory.data(), rows, first, precision, block_rows);
   const Split split = split_gemm(first, activations, pool.threads());
   double best = 1e9;
   for (int round = 0; round < 15; round++) {

@@ -64,9 +64,10 @@ PackedWeights pack(const Form& form, int outputs, int cols, const std::vector<ui
 double time_product(Pool& pool, std::span<const PackedWeights> copies, const std::vector<float>& x, int rows,
                     Precision precision) {
   const PackedWeights& first = copies[0];
-  std::vector<std::byte> memory(Activations::bytes(rows, first.cols(), first.group(), precision) + 64);
+  const int block_rows = kernels().gemm.block_rows;
+  std::vector<std::byte> memory(Activations(nullptr, rows, first, precision, block_rows).bytes() + 64);
   std::byte* aligned = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
-  const Activations activations(aligned, rows, first, precision);
+  const Activations activations(aligned, rows, first, precision, block_rows);
   for (int m = 0; m < rows; m++)
     kernels().gemm.quantise(&x[static_cast<size_t>(m) * first.cols()], activations, m, 0, first.cols());
   const Split split = split_gemm(first, activations, pool.threads());

@@ -149,9 +149,9 @@ void Linear::multiply(const Rows& x, float* out) const {
   const int rows = static_cast<int>(x.size());
   const size_t operations = x.size() * weights_.rows() * weights_.cols();
   Pool& pool = context_->pool_for(operations);
-  const Activations to(nullptr, rows, weights_, context_->precision);
-  std::byte* memory = workspace(to.blocks() * to.block_bytes());
-  const Activations activations(memory, rows, weights_, context_->precision);
+  const Activations to(nullptr, rows, weights_, context_->precision, context_->kernels.gemm.block_rows);
+  std::byte* memory = workspace(to.bytes());
+  const Activations activations(memory, rows, weights_, context_->precision, context_->kernels.gemm.block_rows);
   const Split split = split_gemm(weights_, activations, pool.threads());
   pool.run([&](Worker& worker) {
     worker.each(rows, [&](int row) { context_->kernels.gemm.quantise(x[row], activations, row, 0, inputs()); });
@@ -187,13 +187,13 @@ void Linear::multiply_experts(const Rows& x, std::span<const int32_t> experts, f
   }
   size_t bytes = 0;
   for (Group& group : groups) {
-    const Activations shape(nullptr, group.rows, weights_, context_->precision);
+    const Activations shape(nullptr, group.rows, weights_, context_->precision, context_->kernels.gemm.block_rows);
     group.offset = bytes;
-    bytes += (shape.blocks() * shape.block_bytes() + 63) / 64 * 64;
+    bytes += (shape.bytes() + 63) / 64 * 64;
   }
   std::byte* memory = workspace(bytes);
   const auto activations = [&](const Group& group) {
-    return Activations(memory + group.offset, group.rows, weights_, context_->precision);
+    return Activations(memory + group.offset, group.rows, weights_, context_->precision, context_->kernels.gemm.block_rows);
   };
 
   Pool& pool = context_->pool_for(x.size() * outputs_ * inputs());

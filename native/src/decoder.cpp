@@ -32,7 +32,7 @@ void Decoder::step(std::span<const int32_t> tokens, std::span<const Piece> piece
   check(tokens);
   // Layers with a window keep all blocks too: a block is one piece of memory for all layers.
   sequences_.reserve(pieces);
-  space_.reserve(model_, static_cast<int>(tokens.size()));
+  space_.reserve(model_, static_cast<int>(tokens.size()), kernels_.gemm.block_rows);
   const std::vector<Segment> segments = sequences_.segments(pieces);
   std::vector<int32_t> last_rows;
   int reach = 0;

@@ -104,6 +104,7 @@ class Step {
     const Branch* branch = nullptr;  // added first
   };
 
+  int block_rows() const { return task_.kernels.gemm.block_rows; }
   float* hidden() const { return floats(space_.hidden[current_]); }
 
   void end_phase(Phase phase) {
@@ -139,7 +140,7 @@ class Step {
       pending_ = Branch{&layer.after_attention, layer.residual_scale};
       run_up(layer);
     }
-    const Activations gated(space_.gated.data(), count_, layer.down.weights, model_.precision);
+    const Activations gated(space_.gated.data(), count_, layer.down.weights, model_.precision, block_rows());
     multiply(worker_, layer.down.weights, gated, store(layer.down, branch, hidden_width_, layer.parallel));
     end_phase(Phase::Down);
     pending_ = Branch{&layer.after_mlp, layer.residual_scale};
@@ -147,7 +148,7 @@ class Step {
 
   // The feed-forward part up to its last product. Each piece turns its outputs into activations of that product.
   void run_up(const DecoderLayer& layer) {
-    const Activations gated(space_.gated.data(), count_, layer.down.weights, model_.precision);
+    const Activations gated(space_.gated.data(), count_, layer.down.weights, model_.precision, block_rows());
     const int per_output = layer.gated ? 2 : 1, multiple = per_output * gated.group / tile_outputs;
     const auto activate = activation_kernel(rows_, layer.activation);
     const float* bias = layer.up.bias.empty() ? nullptr : layer.up.bias.data();
@@ -250,7 +251,7 @@ class Step {
     const int cols = static_cast<int>(input.width);
     float* const next = floats(space_.hidden[current_ ^ 1]);
     if (rows > kPrivateRows) {
-      const Activations shared(space_.activations.data(), rows, weights, model_.precision);
+      const Activations shared(space_.activations.data(), rows, weights, model_.precision, block_rows());
       worker_.each(rows, [&](int row) {
         float* scratch = static_cast<float*>(worker_.scratch(row_bytes(cols)));
         quantise(input_row(input, row, next + row * cols, scratch), shared, row, 0, cols);
@@ -259,9 +260,9 @@ class Step {
       return multiply(worker_, weights, shared, epilogue, multiple);
     }
     const size_t row_size = row_bytes(cols);
-    const size_t size = Activations::bytes(rows, cols, weights.group(), weights.precision(model_.precision));
+    const size_t size = Activations(nullptr, rows, weights, model_.precision, block_rows()).bytes();
     std::byte* memory = private_memory((rows + 1) * row_size + size);
-    const Activations own(memory + (rows + 1) * row_size, rows, weights, model_.precision);
+    const Activations own(memory + (rows + 1) * row_size, rows, weights, model_.precision, block_rows());
     const auto prepare = [&](bool first, bool publish) {
       for (int row = 0; row < rows && (first || publish); row++) {
         float* sum = reinterpret_cast<float*>(memory + row * row_size);
@@ -294,14 +295,14 @@ class Step {
 
 }  // namespace
 
-void Workspace::reserve(const DecoderModel& model, int rows) {
+void Workspace::reserve(const DecoderModel& model, int rows, int block_rows) {
   const auto floats = [&](Buffer& buffer, size_t width) { buffer.reserve(rows * width * sizeof(float)); };
   for (Buffer& buffer : hidden) floats(buffer, model.shape.hidden);
   floats(branch, model.shape.hidden);
   floats(qkv, model.shape.qkv_width());
   floats(attended, model.shape.attended_width());
   const auto bytes = [&](const PackedWeights& weights) {
-    return Activations::bytes(rows, weights.cols(), weights.group(), weights.precision(model.precision));
+    return Activations(nullptr, rows, weights, model.precision, block_rows).bytes();
   };
   activations.reserve(bytes(model.head_weights()));
   for (const DecoderLayer& layer : model.layers) {

@@ -41,7 +41,7 @@ struct Workspace {
   Buffer gated;        // the input of a layer's last product
   std::vector<float> ones;
 
-  void reserve(const DecoderModel& model, int rows);
+  void reserve(const DecoderModel& model, int rows, int block_rows);
 };
 
 struct StepTask {

@@ -277,8 +277,9 @@ void PackedWeights::dequantise_row(int n, float* out) const {
 }
 
 Split split_gemm(const PackedWeights& weights, const Activations& x, int threads, int tile_multiple) {
-  // Rows: their activations should stay in a core's own cache while tiles stream by; the tallest kernel takes twelve.
-  constexpr int tallest = 12;
+  // Rows: their activations should stay in a core's own cache while tiles stream by; the tallest kernel takes twelve,
+  // or a larger block.
+  const int tallest = x.block_rows > few_rows ? x.block_rows : 12;
   constexpr size_t cache = 256 << 10;
   // Of floats, which always take panels, it is 256 columns at a time that stay.
   size_t row_bytes = std::max<size_t>(1, x.block_bytes() / std::max(1, x.interleaved()));

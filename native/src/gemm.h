@@ -18,12 +18,12 @@ namespace mlxcel {
 
 constexpr int tile_outputs = 16;  // outputs of W in one tile
 constexpr int chunk_cols = 32;    // columns that share one activation scale
-constexpr int block_rows = 4;     // rows of x that are interleaved in memory
+constexpr int few_rows = 4;       // up to which products wait for the weights from memory
 
 // How exactly the rows of x enter a product with quantised weights. Dense weights always take Exact.
 enum class Precision : uint8_t {
   Fast,     // 8-bit integers, one scale per 32 columns
-  Default,  // 16-bit integers, one scale per 32 columns: x = d q, q = 256 high + low
+  Default,  // integers of 16 bits (12 for a matrix unit), one scale per 32 columns: x = d q, q in two parts
   Exact,    // float32
 };
 
@@ -120,8 +120,8 @@ class PackedWeights {
   size_t values_bytes_ = 0, record_bytes_ = 0;
 };
 
-// Rows of x as the kernels read them, in memory given by the caller. Four rows (or all, if fewer) form a block; a block
-// is a series of groups, a group a series of chunks. A chunk is, per row, its planes of 32 bytes (high, low; or, where
+// Rows of x as the kernels read them, in memory given by the caller. `block_rows` rows, as the kernels want it, form a
+// block (or all, if there are no more than four); the last one may be larger than the rows that are left. A block is a series of groups, a group a series of chunks. A chunk is, per row, its planes of 32 bytes (high, low; or, where
 // the instruction set makes them faster, 32 integers of 16 bits), then one float d per row; a group ends with one float
 // per row, the sum of its values of x as they were rounded. Exact has no d and no sums: a chunk is 32 floats per row.
 // So only the kernels that wrote a row can read it.
@@ -133,24 +133,23 @@ struct Activations {
   std::byte* data;
   int rows, cols, group;
   Precision precision;
+  int block_rows;
 
-  Activations(void* memory, int rows, int cols, int group, Precision precision)
+  Activations(void* memory, int rows, int cols, int group, Precision precision, int block_rows)
       : data(static_cast<std::byte*>(memory)),
         rows(rows),
         cols(cols),
         group(exact_group(group, precision)),
-        precision(precision) {}
+        precision(precision),
+        block_rows(block_rows) {}
   // For the products of `rows` rows with `weights`.
-  Activations(void* memory, int rows, const PackedWeights& weights, Precision wanted)
-      : Activations(memory, rows, weights.cols(), weights.group(), weights.precision(wanted)) {}
+  Activations(void* memory, int rows, const PackedWeights& weights, Precision wanted, int block_rows)
+      : Activations(memory, rows, weights.cols(), weights.group(), weights.precision(wanted), block_rows) {}
 
-  static size_t bytes(int rows, int cols, int group, Precision precision) {
-    Activations shape(nullptr, rows, cols, group, precision);
-    return shape.blocks() * shape.block_bytes();
-  }
+  size_t bytes() const { return blocks() * block_bytes(); }
 
   int planes() const { return precision == Precision::Default ? 2 : 1; }
-  int interleaved() const { return std::min(rows, block_rows); }
+  int interleaved() const { return rows <= few_rows ? rows : block_rows; }
   size_t blocks() const { return rows ? (rows + interleaved() - 1) / interleaved() : 0; }
   int groups() const { return (cols + group - 1) / group; }
   size_t row_chunk_bytes() const { return precision == Precision::Exact ? 4 * chunk_cols : planes() * chunk_cols; }
@@ -181,6 +180,7 @@ PackedWeights pack_on(Pool& pool, std::span<const Matrix> matrices, Arrangement 
 }
 
 struct GemmKernels {
+  int block_rows;  // of the activations they read
   // Columns [first_col, first_col + cols) of a row; `x` points to the first of them. first_col is a multiple of the
   // group, and so is cols unless it reaches the end. Distinct columns and rows may be written at the same time.
   void (*quantise)(const float* x, const Activations& to, int row, int first_col, int cols);

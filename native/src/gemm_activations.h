@@ -6,6 +6,20 @@
 
 namespace mlxcel::MLXCEL_ISA {
 
+// Rows of x that are interleaved: what a multiplication of tiles takes, or what the registers hold sums for everywhere.
+#if defined(__AMX_INT8__)
+constexpr int block_rows = 16;
+#else
+constexpr int block_rows = 4;
+#endif
+
+// The integers of Default are high_unit * high + low.
+#if defined(__AMX_INT8__)
+constexpr float high_unit = 16;  // gemm_tiles.h says why
+#else
+constexpr float high_unit = 256;
+#endif
+
 // Without an instruction that adds four products of bytes, 16-bit integers take no more multiplications than two planes
 // of bytes, and the kernel has one sum instead of two: the two planes of Default hold words instead.
 #if defined(__AVX2__) && !defined(__AVXVNNI__) && !defined(__AVX512VNNI__)
@@ -19,14 +33,14 @@ MLXCEL_INLINE void store_integers(int8_t* plane, f32x16 a, f32x16 b) {
 #else
 constexpr bool words_for_default = false;
 
-// 32 rounded values, for Default. high is rounded half up, so that low = q - 256 high lies in [-128, 127].
+// 32 rounded values, for Default. high is rounded half up, so that low lies in [-high_unit / 2, high_unit / 2).
 MLXCEL_INLINE void store_integers(int8_t* plane, f32x16 a, f32x16 b) {
-  auto high = [](f32x16 q) { return round_even(fma(q, splat(1.0f / 256), splat(1.0f / 1024))); };
+  auto high = [](f32x16 q) { return round_even(fma(q, splat(1 / high_unit), splat(1 / (4 * high_unit)))); };
   const f32x16 ha = high(a), hb = high(b);
   store_i8(plane, to_i32(ha));
   store_i8(plane + 16, to_i32(hb));
-  store_i8(plane + 32, to_i32(fma(ha, splat(-256.0f), a)));
-  store_i8(plane + 48, to_i32(fma(hb, splat(-256.0f), b)));
+  store_i8(plane + 32, to_i32(fma(ha, splat(-high_unit), a)));
+  store_i8(plane + 48, to_i32(fma(hb, splat(-high_unit), b)));
 }
 #endif
 
@@ -50,7 +64,7 @@ MLXCEL_INLINE float quantise_chunk(const float* x, std::byte* bytes, float* scal
   // output of the row.
   const float peak = max_of(max(max(abs(a), abs(b)), splat(1e-30f)));
   const bool finite = !any_nan(mul(splat(0.0f), a)) && !any_nan(mul(splat(0.0f), b));
-  constexpr float most = planes == 1 ? 127.0f : 127.0f * 256.0f;
+  constexpr float most = planes == 1 ? 127.0f : 127.0f * high_unit;
   *scale = finite ? peak / most : __builtin_nanf("");
   const f32x16 inverse = splat(finite ? most / peak : 0.0f);
   const f32x16 qa = round_even(mul(a, inverse)), qb = round_even(mul(b, inverse));

@@ -124,7 +124,7 @@ struct FloatProduct {
   static constexpr int width(int count) { return count == 1 ? 4 : count <= 3 ? 2 : 1; }
   static constexpr bool panels = true;
   static constexpr int most_direct_rows =
-      storage == Storage::Nibbles || storage == Storage::Bytes ? block_rows : 2 * block_rows;
+      storage == Storage::Nibbles || storage == Storage::Bytes ? few_rows : 2 * few_rows;
 #if defined(__AVX512F__)
   static constexpr int panel_width = 2, panel_cols = 128;
 #else

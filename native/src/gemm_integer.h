@@ -70,7 +70,7 @@ MLXCEL_INLINE void sum_chunk(const std::byte* values, const Rows<count>& x, int 
   asm("" : "+r"(values));
 #pragma GCC unroll unrolled
   for (int k = 0; k < chunk_cols; k += Step::cols, values += 64) {
-    if constexpr (count < block_rows && !Form::panel) __builtin_prefetch(values + prefetch_distance);
+    if constexpr (count < few_rows && !Form::panel) __builtin_prefetch(values + prefetch_distance);
 #pragma GCC unroll unrolled
     for (int part = 0; part < Step::parts; part++) {
       const auto w = Step::weights(values, part);
@@ -83,8 +83,8 @@ MLXCEL_INLINE void sum_chunk(const std::byte* values, const Rows<count>& x, int 
   }
 }
 
-// whole[m] = the integer product of row m with a chunk of a tile. With two planes 256 high + low, rounded once: high
-// and low are exact.
+// whole[m] = the integer product of row m with a chunk of a tile. With two planes high_unit * high + low, rounded once:
+// high and low are exact.
 template <class Form, int count>
 MLXCEL_INLINE void multiply_chunk(const std::byte* values, const Rows<count>& x, f32x16 (&whole)[count]) {
   using Sum = typename Form::Step::Sum;
@@ -106,7 +106,7 @@ MLXCEL_INLINE void multiply_chunk(const std::byte* values, const Rows<count>& x,
   if constexpr (products == 2) {
     if constexpr (together == 1) sum_chunk<Form>(values, x, 1, sums);
 #pragma GCC unroll unrolled
-    for (int m = 0; m < count; m++) whole[m] = fma(whole[m], splat(256.0f), to_f32(sums[together - 1][m].total()));
+    for (int m = 0; m < count; m++) whole[m] = fma(whole[m], splat(high_unit), to_f32(sums[together - 1][m].total()));
   }
 }
 
@@ -134,7 +134,7 @@ MLXCEL_INLINE void integer_tile(const std::byte* values, Scalar scale_type, cons
       x.advance(chunk_bytes);
     }
     const f32x16 scales = load_scalars(values, scale_type), biases = load_scalars(values + biases_at, scale_type);
-    if constexpr (count < block_rows && !Form::panel) __builtin_prefetch(values + prefetch_distance);
+    if constexpr (count < few_rows && !Form::panel) __builtin_prefetch(values + prefetch_distance);
     values += 2 * biases_at;
 #pragma GCC unroll unrolled
     for (int m = 0; m < count; m++) {
@@ -170,7 +170,7 @@ struct IntegerProduct {
   static constexpr bool panels = storage == Storage::Nibbles || words_for_default;
 #endif
   // With more rows than this it pays to unpack weights once for all of them.
-  static constexpr int most_direct_rows = 2 * block_rows;
+  static constexpr int most_direct_rows = 2 * few_rows;
 
   static Panel panel(const PackedWeights& weights, int tile, int, int first, int last, std::byte* memory) {
     std::byte* panel = memory;

@@ -9,6 +9,7 @@
 
 #include "gemm_float.h"
 #include "gemm_integer.h"
+#include "gemm_tiles.h"
 
 namespace mlxcel::MLXCEL_ISA {
 
@@ -21,15 +22,17 @@ using Heights = std::integer_sequence<int, 1, 2, 3, 4>;
 using Heights = std::integer_sequence<int, 1, 2, 3, 4, 8>;
 #endif
 
-// Rows [first, last) in the tallest pieces that fit: whole blocks where a block starts, otherwise up to its end.
+// Rows [first, last) in the tallest pieces that fit: up to the end of a block, or whole blocks.
 // run(row, count) takes count as a std::integral_constant.
 template <class Run, int... heights>
 MLXCEL_INLINE void each_piece(std::integer_sequence<int, heights...>, const Activations& x, int first, int last,
                               Run&& run) {
   const int interleaved = x.interleaved();
   for (int row = first, count = 0; row < last; row += count) {
-    count = std::min(interleaved - row % interleaved, last - row);
-    if (count == block_rows) ((count = heights <= last - row ? heights : count), ...);
+    int most = std::min(interleaved - row % interleaved, last - row);
+    // Whole blocks go together as far as the registers reach.
+    if (most == few_rows && block_rows == few_rows) most = last - row;
+    ((count = heights <= most ? heights : count), ...);
     ((count == heights ? run(row, std::integral_constant<int, heights>()) : void()), ...);
   }
 }
@@ -79,7 +82,7 @@ static void multiply_range(const PackedWeights& weights, int tile, int tiles, co
     if (last - first > Product::most_direct_rows)
       return multiply_by_panels<Product>(weights, tile, tiles, x, first, last, out, stride);
   // A tile stays in the nearest cache while many rows pass; few rows do while all tiles pass.
-  const int at_once = last - first <= block_rows ? tiles : 1;
+  const int at_once = last - first <= few_rows ? tiles : 1;
   for (int t = 0; t < tiles; t += at_once)
     each_piece(Heights{}, x, first, last, [&](int row, auto count) {
       multiply_rows<Product, count()>(weights, tile + t, at_once, x, row,
@@ -87,14 +90,24 @@ static void multiply_range(const PackedWeights& weights, int tile, int tiles, co
     });
 }
 
+template <Storage storage, int planes>
+static void multiply_integers(const PackedWeights& weights, int tile, int tiles, const Activations& x, int first,
+                              int last, float* out, size_t stride) {
+#if defined(__AMX_INT8__)
+  if (last - first >= least_tile_rows && x.interleaved() == block_rows)
+    return TileProduct<storage, planes>::multiply(weights, tile, tiles, x, first, last, out, stride);
+#endif
+  multiply_range<IntegerProduct<storage, planes>>(weights, tile, tiles, x, first, last, out, stride);
+}
+
 template <Storage storage>
 static void multiply_quantised(const PackedWeights& weights, int tile, int tiles, const Activations& x, int first,
                                int last, float* out, size_t stride) {
   switch (x.precision) {
     case Precision::Fast:
-      return multiply_range<IntegerProduct<storage, 1>>(weights, tile, tiles, x, first, last, out, stride);
+      return multiply_integers<storage, 1>(weights, tile, tiles, x, first, last, out, stride);
     case Precision::Default:
-      return multiply_range<IntegerProduct<storage, 2>>(weights, tile, tiles, x, first, last, out, stride);
+      return multiply_integers<storage, 2>(weights, tile, tiles, x, first, last, out, stride);
     case Precision::Exact:
       return multiply_range<FloatProduct<storage>>(weights, tile, tiles, x, first, last, out, stride);
   }
@@ -115,6 +128,6 @@ static void multiply(const PackedWeights& weights, int tile, int tiles, const Ac
   }
 }
 
-inline constexpr GemmKernels gemm_kernels{quantise, multiply};
+inline constexpr GemmKernels gemm_kernels{block_rows, quantise, multiply};
 
 }  // namespace mlxcel::MLXCEL_ISA

@@ -96,8 +96,8 @@ struct Prepared {
   Activations activations;
 
   Prepared(const GemmKernels& kernels, const float* x, int rows, const PackedWeights& weights, Precision precision)
-      : memory(Activations::bytes(rows, weights.cols(), weights.group(), weights.precision(precision))),
-        activations(memory.data(), rows, weights, precision) {
+      : memory(Activations(nullptr, rows, weights, precision, kernels.block_rows).bytes()),
+        activations(memory.data(), rows, weights, precision, kernels.block_rows) {
     for (int m = 0; m < rows; m++)
       kernels.quantise(x + static_cast<size_t>(m) * weights.cols(), activations, m, 0, weights.cols());
   }

@@ -41,8 +41,8 @@ struct Expert {
 
 std::vector<float> single_product(const GemmKernels& kernels, const PackedWeights& weights, const float* x,
                                   Precision precision) {
-  std::vector<std::byte> memory(Activations::bytes(1, cols, weights.group(), weights.precision(precision)));
-  const Activations row(memory.data(), 1, weights, precision);
+  std::vector<std::byte> memory(Activations(nullptr, 1, weights, precision, kernels.block_rows).bytes());
+  const Activations row(memory.data(), 1, weights, precision, kernels.block_rows);
   kernels.quantise(x, row, 0, 0, cols);
   std::vector<float> out(outputs);
   kernels.multiply(weights, 0, weights.tiles(), row, 0, 1, out.data(), outputs);
@@ -76,8 +76,9 @@ TEST(gemm_experts_stacked_have_the_bits_of_each_alone) {
     for (const Kernels* kernels : available()) {
       for (Precision precision : {Precision::Fast, Precision::Default, Precision::Exact}) {
         const int pairs = tokens * chosen;
-        std::vector<std::byte> memory(Activations::bytes(pairs, cols, group, all.precision(precision)));
-        const Activations gathered(memory.data(), pairs, all, precision);
+        const int block_rows = kernels->gemm.block_rows;
+        std::vector<std::byte> memory(Activations(nullptr, pairs, all, precision, block_rows).bytes());
+        const Activations gathered(memory.data(), pairs, all, precision, block_rows);
         int place = 0;
         for (const std::vector<int>& rows : rows_of)
           for (int row : rows) kernels->gemm.quantise(&x[row * cols], gathered, place++, 0, cols);
