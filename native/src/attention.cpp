@@ -16,7 +16,7 @@ int tile_rows(const AttentionConfig& config) { return std::max(kTileQueries / co
 }  // namespace
 
 size_t attention_scratch_bytes(const AttentionConfig& config) {
-  constexpr size_t kRowBlock = 8;  // most queries that a kernel takes at once
+  constexpr size_t kRowBlock = 16;  // most queries that a kernel takes at once
   const size_t queries = tile_rows(config) * config.group();
   const size_t state = softmax_state(config.head_dim);
   return (queries * (config.head_dim + state) + kRowBlock * state) * sizeof(float);

@@ -31,7 +31,20 @@ struct TileProduct {
           ? panel_cols / chunk_cols * (chunk_values + 2 * tile_outputs * sizeof(float))
           : 1;
 
-  static constexpr TileShape shape(int rows) { return {rows, x_bytes}; }
+  // Tiles 0 and 1 are sums, 2 and 3 rows of x, 4 and 5 weights: two of each, so that one product can begin before the
+  // last one ends.
+  static constexpr TileShapes shapes(int rows) {
+    const TileShape sums{rows, 64}, x{rows, x_bytes}, weights{x_bytes / 4, 64};
+    return {{sums, sums, x, x, weights, weights, {}, {}}};
+  }
+  template <int slot>
+  static void multiply_tiles(const std::byte* x, const std::byte* weights, int32_t* sums) {
+    clear_tile<slot>();
+    load_tile<2 + slot>(x, planes * chunk_cols);
+    load_tile<4 + slot>(weights, 64);
+    add_byte_product<slot, 2 + slot, 4 + slot>();
+    store_tile<slot>(sums, tile_outputs * sizeof(int32_t));
+  }
 
   static void unpack(const PackedWeights& weights, int tile, int first, int last, std::byte* to) {
     const std::byte* values = weights.tile(tile) + first * weights.record_bytes();
@@ -58,12 +71,11 @@ struct TileProduct {
   // The integer products of a chunk, brought to memory.
   template <int slot>
   static void start_chunk(const std::byte* x, const std::byte* weights, int32_t* sums) {
-    constexpr int row_bytes = planes * chunk_cols;
     if constexpr (products == 1) {
-      multiply_tiles<slot>(x, row_bytes, weights, sums);
+      multiply_tiles<slot>(x, weights, sums);
     } else {
-      multiply_tiles<0>(x, row_bytes, weights, sums);
-      multiply_tiles<1>(x + chunk_cols, row_bytes, weights, sums + tile_rows * tile_outputs);
+      multiply_tiles<0>(x, weights, sums);
+      multiply_tiles<1>(x + chunk_cols, weights, sums + tile_rows * tile_outputs);
     }
   }
 
@@ -140,7 +152,8 @@ struct TileProduct {
   static void multiply(const PackedWeights& weights, int tile, int tiles, const Activations& x, int first, int last,
                        float* out, size_t stride) {
     const bool one_block = first / block_rows == (last - 1) / block_rows;
-    const TileUnit unit(shape(one_block ? (last - 1) % block_rows + 1 : tile_rows));
+    TileUnit unit;
+    unit.shape(shapes(one_block ? (last - 1) % block_rows + 1 : tile_rows));
     alignas(64) std::byte memory[panel_bytes];
     const int most = storage == Storage::Nibbles ? panel_cols / weights.group() : weights.groups();
     const int parts = (weights.groups() + most - 1) / most;

@@ -1,8 +1,5 @@
-// A processor's matrix unit (Intel AMX), for the instruction sets that have one: tiles of up to sixteen rows of 64
+// A processor's matrix unit (Intel AMX), for the instruction sets that have one: eight tiles of up to sixteen rows of 64
 // bytes. The compiler's own intrinsics for it do not say what memory they read and write, so these are written out.
-//
-// Tiles 0 and 1 hold sums, 2 and 3 rows of the left factor, 4 and 5 those of the right one: two of each, so that one
-// multiplication can begin before the last one ends.
 #pragma once
 
 #include <cstddef>
@@ -12,56 +9,65 @@ namespace mlxcel::MLXCEL_ISA {
 
 constexpr int tile_rows = 16;
 
-// Products of `rows` rows of `left_bytes` bytes each with a right factor of left_bytes / 4 rows of 64 bytes: rows of
-// sixteen sums.
 struct TileShape {
-  int rows, left_bytes;
+  int rows, row_bytes;
 };
 
-// The unit is set up for products of one shape while this lives, on this thread.
+// Of tiles 0 to 7.
+struct TileShapes {
+  TileShape tiles[8];
+};
+
+// The unit is set up while this lives, on this thread.
 class TileUnit {
  public:
-  explicit TileUnit(TileShape shape) {
+  TileUnit() = default;
+  ~TileUnit() { asm volatile("tilerelease"); }
+  TileUnit(const TileUnit&) = delete;
+  TileUnit& operator=(const TileUnit&) = delete;
+
+  // From now on. What tiles hold is lost. All shapes that one unit gets differ in the rows of tile 0.
+  void shape(const TileShapes& shapes) {
+    if (rows_ == shapes.tiles[0].rows) return;
+    rows_ = shapes.tiles[0].rows;
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {};
       uint8_t rows[16] = {};
     } config;
-    for (int i : {0, 1, 2, 3, 4, 5}) {
-      config.row_bytes[i] = static_cast<uint16_t>(i == 2 || i == 3 ? shape.left_bytes : 64);
-      config.rows[i] = static_cast<uint8_t>(i < 4 ? shape.rows : shape.left_bytes / 4);
+    for (int i = 0; i < 8; i++) {
+      config.row_bytes[i] = static_cast<uint16_t>(shapes.tiles[i].row_bytes);
+      config.rows[i] = static_cast<uint8_t>(shapes.tiles[i].rows);
     }
     asm volatile("ldtilecfg %0" ::"m"(config));
   }
-  ~TileUnit() { asm volatile("tilerelease"); }
-  TileUnit(const TileUnit&) = delete;
-  TileUnit& operator=(const TileUnit&) = delete;
+
+ private:
+  int rows_ = 0;
 };
 
-// sums[m][n] = sum over k of left[m][k] (signed bytes) times right[k / 4][n][k % 4] (unsigned bytes).
-template <int slot>
-[[gnu::always_inline]] inline void multiply_tiles(const std::byte* left, size_t left_stride, const std::byte* right,
-                                                  int32_t* sums) {
-  static_assert(slot == 0 || slot == 1);
-  if constexpr (slot == 0) {
-    asm volatile(
-        "tilezero %%tmm0\n\t"
-        "tileloadd (%0,%1,1), %%tmm2\n\t"
-        "tileloadd (%2,%3,1), %%tmm4\n\t"
-        "tdpbsud %%tmm4, %%tmm2, %%tmm0\n\t"
-        "tilestored %%tmm0, (%4,%3,1)"
-        ::"r"(left), "r"(left_stride), "r"(right), "r"(size_t{64}), "r"(sums)
-        : "memory");
-  } else {
-    asm volatile(
-        "tilezero %%tmm1\n\t"
-        "tileloadd (%0,%1,1), %%tmm3\n\t"
-        "tileloadd (%2,%3,1), %%tmm5\n\t"
-        "tdpbsud %%tmm5, %%tmm3, %%tmm1\n\t"
-        "tilestored %%tmm1, (%4,%3,1)"
-        ::"r"(left), "r"(left_stride), "r"(right), "r"(size_t{64}), "r"(sums)
-        : "memory");
-  }
+template <int tile>
+[[gnu::always_inline]] inline void clear_tile() {
+  asm volatile("tilezero %%tmm%c0" ::"i"(tile));
+}
+// Rows lie `stride` bytes apart.
+template <int tile>
+[[gnu::always_inline]] inline void load_tile(const void* from, size_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(tile) : "memory");
+}
+template <int tile>
+[[gnu::always_inline]] inline void store_tile(void* to, size_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(tile) : "memory");
+}
+// sums[m][n] += sum over k of left[m][k] (signed bytes) times right[k / 4][n][k % 4] (unsigned bytes). Exact.
+template <int sums, int left, int right>
+[[gnu::always_inline]] inline void add_byte_product() {
+  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sums), "i"(left), "i"(right));
+}
+// The same for pairs of bfloat16, with float sums.
+template <int sums, int left, int right>
+[[gnu::always_inline]] inline void add_bf16_product() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sums), "i"(left), "i"(right));
 }
 
 }  // namespace mlxcel::MLXCEL_ISA
