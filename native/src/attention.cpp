@@ -9,7 +9,7 @@ namespace mlxcel {
 namespace {
 
 // Queries of a tile, about: they share the loads of a block, and stay in the nearest cache beside it.
-constexpr int kTileQueries = 36;
+constexpr int kTileQueries = 48;
 
 int tile_rows(const AttentionConfig& config) { return std::max(kTileQueries / config.group(), 1); }
 

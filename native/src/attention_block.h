@@ -146,7 +146,15 @@ static void multiply(int rows, int vectors, const Operand* a, int lda, const uin
 // --- queries, keys and values of new tokens
 
 MLXCEL_INLINE void store_operand(float* p, f32x16 a) { store(p, a); }
-MLXCEL_INLINE void store_operand(uint16_t* p, f32x16 a) { store_bf16(p, a); }
+// As store_bf16, but subnormal values, which no product would take, may become 0.
+MLXCEL_INLINE void store_operand(uint16_t* p, f32x16 a) {
+#if defined(__AVX512BF16__)
+  const __m256bh halves = _mm512_cvtneps_pbh(a.v);
+  std::memcpy(p, &halves, sizeof halves);
+#else
+  store_bf16(p, a);
+#endif
+}
 
 // One head of a new token: norm, turn, scale.
 template <class Operand>
@@ -264,28 +272,40 @@ MLXCEL_INLINE Range visible(int position, int window, int block) {
   return {first, position + 1 - start < kv_block ? position + 1 - start : kv_block};
 }
 
-// The weights of the keys in `range`, 0 for the others; the maximum and the sum behind the state's values.
-template <class Operand>
-MLXCEL_INLINE void softmax_block(const AttentionConfig& config, Range range, const float* scores, Operand* weights,
+// The weights of the keys in `range`, 0 for the others; the maximum and the sum behind the state's values. `whole`: the
+// range is the block.
+template <bool whole, class Operand>
+MLXCEL_INLINE void softmax_range(const AttentionConfig& config, Range range, const float* scores, Operand* weights,
                                  float* tail) {
   const f32x16 none = splat(-INFINITY);
-  const int first_vector = range.first / 16, end_vector = (range.end + 15) / 16;
+  const int first_vector = whole ? 0 : range.first / 16, end_vector = whole ? kBlockVectors : (range.end + 15) / 16;
   f32x16 s[kBlockVectors] = {none, none, none, none};
+#pragma GCC unroll 4
   for (int v = first_vector; v < end_vector; v++) {
-    const int first_lane = range.first - 16 * v, end_lane = range.end - 16 * v;
     s[v] = load(scores + 16 * v);
     if (config.softcap != 0.0f) s[v] = softcap(s[v], splat(config.softcap), splat(1.0f / config.softcap));
-    if (end_lane < 16) s[v] = first(end_lane, s[v], none);
-    if (first_lane > 0) s[v] = first(first_lane, none, s[v]);
+    if constexpr (!whole) {
+      const int first_lane = range.first - 16 * v, end_lane = range.end - 16 * v;
+      if (end_lane < 16) s[v] = first(end_lane, s[v], none);
+      if (first_lane > 0) s[v] = first(first_lane, none, s[v]);
+    }
   }
   float top = max_of(max(max(s[0], s[1]), max(s[2], s[3])));
   if (top < -FLT_MAX) top = -FLT_MAX;  // nothing but scores of -inf: weights of 0
+#pragma GCC unroll 4
   for (int v = 0; v < kBlockVectors; v++) {
     s[v] = v >= first_vector && v < end_vector ? exp_nonpositive(sub(s[v], splat(top))) : splat(0.0f);
     store_operand(weights + 16 * v, s[v]);
   }
   tail[0] = top;
   tail[1] = sum(add(add(s[0], s[1]), add(s[2], s[3])));
+}
+
+template <class Operand>
+MLXCEL_INLINE void softmax_block(const AttentionConfig& config, Range range, const float* scores, Operand* weights,
+                                 float* tail) {
+  if (range.first == 0 && range.end == kv_block) softmax_range<true>(config, range, scores, weights, tail);
+  else softmax_range<false>(config, range, scores, weights, tail);
 }
 
 // state += weights . values for pairs [first, end) of the block, as far as `range` goes. Where the range has one half

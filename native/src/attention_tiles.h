@@ -7,32 +7,60 @@
 
 #if defined(__AMX_BF16__)
 
+#include <utility>
+
 #include "tiles.h"
 
 namespace mlxcel::MLXCEL_ISA {
 
-// For products of `rows` queries: tiles 0 and 1 are sums; 2 and 3 sixteen pairs of the queries or weights, 4 and 5 of the
-// keys or values; 6 and 7 eight pairs of either.
+// For products of `rows` queries: tiles 0 to 3 are sums; 4 and 5 sixteen pairs of queries or weights, and of keys or
+// values; 6 and 7 eight.
 constexpr TileShapes attention_shapes(int rows) {
-  return {{{rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {16, 64}, {16, 64}, {rows, 32}, {8, 64}}};
+  const TileShape sums{rows, 64};
+  return {{sums, sums, sums, sums, {rows, 64}, {16, 64}, {rows, 32}, {8, 64}}};
 }
 
-// sums[r][0 .. 16) = sum over p < pairs of a[r][p] . b[p], as bfloat16 pairs; strides in bytes.
-template <int slot>
-MLXCEL_INLINE void multiply_pairs(const uint16_t* a, size_t a_stride, const uint16_t* b, size_t b_stride, int pairs,
-                                  float* sums, size_t sums_stride) {
-  clear_tile<slot>();
+template <int... tiles, class Each>
+MLXCEL_INLINE void each_tile(std::integer_sequence<int, tiles...>, Each each) {
+  (each(std::integral_constant<int, tiles>()), ...);
+}
+
+// sums[r][0 .. 16 vectors) = (or +=) sum over p < pairs of a[r][p] . b[p], as bfloat16 pairs; strides in bytes.
+template <int vectors>
+static void multiply_pairs(const uint16_t* a, size_t a_stride, const uint16_t* b, size_t b_stride, int pairs, bool add,
+                           float* sums, size_t sums_stride) {
+  constexpr auto all = std::make_integer_sequence<int, vectors>();
+  each_tile(all, [&](auto v) {
+    if (add) load_tile<v()>(sums + 16 * v(), sums_stride);
+    else clear_tile<v()>();
+  });
   for (; pairs >= 16; pairs -= 16, a += 32, b += b_stride / 2 * 16) {
-    load_tile<2 + slot>(a, a_stride);
-    load_tile<4 + slot>(b, b_stride);
-    add_bf16_product<slot, 2 + slot, 4 + slot>();
+    load_tile<4>(a, a_stride);
+    each_tile(all, [&](auto v) {
+      load_tile<5>(b + 32 * v(), b_stride);
+      add_bf16_product<v(), 4, 5>();
+    });
   }
   if (pairs != 0) {
     load_tile<6>(a, a_stride);
-    load_tile<7>(b, b_stride);
-    add_bf16_product<slot, 6, 7>();
+    each_tile(all, [&](auto v) {
+      load_tile<7>(b + 32 * v(), b_stride);
+      add_bf16_product<v(), 6, 7>();
+    });
   }
-  store_tile<slot>(sums, sums_stride);
+  each_tile(all, [&](auto v) { store_tile<v()>(sums + 16 * v(), sums_stride); });
+}
+
+// The same for any number of vectors.
+MLXCEL_INLINE void multiply_pairs(int vectors, const uint16_t* a, size_t a_stride, const uint16_t* b, size_t b_stride,
+                                  int pairs, bool add, float* sums, size_t sums_stride) {
+  for (; vectors > 0; vectors -= 4, b += 4 * 32, sums += 4 * 16) {
+    const auto product = vectors >= 4   ? multiply_pairs<4>
+                         : vectors == 3 ? multiply_pairs<3>
+                         : vectors == 2 ? multiply_pairs<2>
+                                        : multiply_pairs<1>;
+    product(a, a_stride, b, b_stride, pairs, add, sums, sums_stride);
+  }
 }
 
 // What queries [0, queries) of a piece see of a block.
@@ -42,9 +70,14 @@ struct Sight {
   Range all{0, kv_block};  // every query sees that sees any key
 
   Sight(const AttentionTask& task, const AttentionTile& tile, int block, int first_query, int queries) {
+    const int group = task.config->group();
+    int position = tile.segment.position + tile.first_row + first_query / group, in_group = first_query % group;
     for (int q = 0; q < queries; q++) {
-      const int position = tile.segment.position + tile.first_row + (first_query + q) / task.config->group();
       const Range range = each[q] = visible(position, task.config->window, block);
+      if (++in_group == group) {
+        in_group = 0;
+        position++;
+      }
       if (range.empty()) continue;
       any = {std::min(any.first, range.first), std::max(any.end, range.end)};
       all = {std::max(all.first, range.first), std::min(all.end, range.end)};
@@ -74,19 +107,6 @@ MLXCEL_INLINE bool all_finite(const uint16_t* values, int count) {
   return found == 0;
 }
 
-// states = weights . values, for queries of which some see some keys of a tile.
-MLXCEL_INLINE void add_tile_values(const uint16_t* weights, const uint16_t* values, int head_dim, bool first,
-                                   float* states, size_t stride) {
-  load_tile<2>(weights, kv_block * sizeof(uint16_t));
-  for (int d = 0; d < head_dim; d += 16) {
-    if (first) clear_tile<0>();
-    else load_tile<0>(states + d, stride);
-    load_tile<4>(values + 2 * d, 2 * head_dim * sizeof(uint16_t));
-    add_bf16_product<0, 2, 4>();
-    store_tile<0>(states + d, stride);
-  }
-}
-
 // The states of up to sixteen queries of a tile after one block alone.
 static void attend_block(TileUnit& unit, const AttentionTask& task, const AttentionTile& tile, int block,
                          int first_query, int queries, const uint16_t* prepared, int end_block, float* states) {
@@ -98,7 +118,7 @@ static void attend_block(TileUnit& unit, const AttentionTask& task, const Attent
 
   const uint16_t* keys = kv_tile(task.cache, tile.segment.blocks[block], tile.kv_head);
   const uint16_t* values = keys + kv_block * n;
-  if (first_query == 0 && block + 1 < end_block) {
+  if (tile.rows == 1 && block + 1 < end_block) {
     // The processor does not guess that the next block comes next.
     const uint16_t* next = kv_tile(task.cache, tile.segment.blocks[block + 1], tile.kv_head);
     for (int i = 0; i < 2 * kv_block * n; i += 32) __builtin_prefetch(next + i, 0, 2);
@@ -106,40 +126,41 @@ static void attend_block(TileUnit& unit, const AttentionTask& task, const Attent
   alignas(64) float scores[16 * kv_block];
   alignas(64) uint16_t weights[16 * kv_block];
   unit.shape(attention_shapes(queries));
-  const uint16_t* a = prepared + first_query * n;
-  for (int v = sight.any.first / 16; v < (sight.any.end + 15) / 16; v++) {
-    const auto product = v % 2 ? multiply_pairs<1> : multiply_pairs<0>;
-    product(a, n * sizeof(uint16_t), keys + 32 * v, 2 * kv_block * sizeof(uint16_t), n / 2, scores + 16 * v,
-            kv_block * sizeof(float));
-  }
+  const int first_vector = sight.any.first / 16, vectors = (sight.any.end + 15) / 16 - first_vector;
+  multiply_pairs(vectors, prepared + first_query * n, n * sizeof(uint16_t), keys + 32 * first_vector,
+                 2 * kv_block * sizeof(uint16_t), n / 2, false, scores + 16 * first_vector, kv_block * sizeof(float));
   for (int q = 0; q < queries; q++) {
     if (sight.each[q].empty()) std::memset(weights + q * kv_block, 0, sizeof(uint16_t) * kv_block);
     else softmax_block(config, sight.each[q], scores + q * kv_block, weights + q * kv_block, states + q * stride + n);
   }
 
-  const size_t state_bytes = stride * sizeof(float);
-  bool first = true;
+  bool add = false;
+  const auto add_values = [&](int first_query, int key, int keys, const uint16_t* values) {
+    multiply_pairs(n / 16, weights + first_query * kv_block + key, kv_block * sizeof(uint16_t), values,
+                   2 * n * sizeof(uint16_t), keys / 2, add, states + first_query * stride, stride * sizeof(float));
+  };
+  if (sight.all.first == 0 && sight.all.end == kv_block) return add_values(0, 0, kv_block, values);
   for (int key = 0; key < kv_block; key += tile_keys) {
     if (key >= sight.any.end || key + tile_keys <= sight.any.first) continue;
     const uint16_t* of_tile = values + key * n;
     alignas(64) uint16_t seen[tile_keys * max_head_dim];
-    if (key < sight.all.first || key + tile_keys > sight.all.end) {
+    if (sight.all.first <= key && key + tile_keys <= sight.all.end) {
+      add_values(0, key, tile_keys, of_tile);
+    } else {
       copy_seen(of_tile, n, key, sight.any, seen);
-      if (!all_finite(seen, tile_keys * n)) {
+      if (all_finite(seen, tile_keys * n)) {
+        add_values(0, key, tile_keys, seen);
+      } else {
         // Each query by itself, with what it sees.
         unit.shape(attention_shapes(1));
         for (int q = 0; q < queries; q++) {
           copy_seen(of_tile, n, key, sight.each[q], seen);
-          add_tile_values(weights + q * kv_block + key, seen, n, first, states + q * stride, state_bytes);
+          add_values(q, key, tile_keys, seen);
         }
         unit.shape(attention_shapes(queries));
-        first = false;
-        continue;
       }
-      of_tile = seen;
     }
-    add_tile_values(weights + key, of_tile, n, first, states, state_bytes);
-    first = false;
+    add = true;
   }
 }
 
