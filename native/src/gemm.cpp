@@ -277,14 +277,16 @@ void PackedWeights::dequantise_row(int n, float* out) const {
 }
 
 Split split_gemm(const PackedWeights& weights, const Activations& x, int threads, int tile_multiple) {
+  // A matrix unit needs many rows to make up for unpacking, and comes with more cache.
+  const bool unit = x.block_rows > few_rows;
   // Rows: their activations should stay in a core's own cache while tiles stream by; the tallest kernel takes twelve,
   // or a larger block.
-  const int tallest = x.block_rows > few_rows ? x.block_rows : 12;
-  constexpr size_t cache = 256 << 10;
+  const int tallest = unit ? x.block_rows : 12;
+  const size_t cache = unit ? 1 << 20 : 256 << 10;
   // Of floats, which always take panels, it is 256 columns at a time that stay.
   size_t row_bytes = std::max<size_t>(1, x.block_bytes() / std::max(1, x.interleaved()));
   if (x.precision == Precision::Exact) row_bytes = std::min<size_t>(row_bytes, 256 * sizeof(float));
-  const int most = static_cast<int>(std::clamp<size_t>(cache / row_bytes, tallest, 96));
+  const int most = static_cast<int>(std::clamp<size_t>(cache / row_bytes, tallest, unit ? 512 : 96));
   const int down = std::max(1, (x.rows + most - 1) / most);
   const int rows = static_cast<int>(round_up(std::max(1, (x.rows + down - 1) / down), tallest));
   // Tiles: some pieces for each thread, so that one that comes late leaves little to wait for.
