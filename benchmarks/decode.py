@@ -22,8 +22,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import mlx.core as mx
 
@@ -59,6 +60,7 @@ _CONTEXT_1B = 128
 _OPENBLAS_OVERRIDES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 Report = dict[str, Any]
+Result = TypeVar("Result")
 
 
 class Contender(Protocol):
@@ -88,6 +90,7 @@ class Bench:
         self._tokens = random.Random(7)
         self._theirs: dict[str, llamacpp.LlamaCppModel] = {}
         self._decoders_of_theirs: list[llamacpp.LlamaCppDecoder] = []
+        self._thread_of_theirs = ThreadPoolExecutor(max_workers=1)
 
     def run(self, part: str) -> Report:
         """One part of the benchmark."""
@@ -95,7 +98,7 @@ class Bench:
             return PARTS[part](self)
         finally:
             while self._decoders_of_theirs:
-                self._decoders_of_theirs.pop().close()
+                self._in_their_thread(self._decoders_of_theirs.pop().close)
             gc.collect()
 
     def prefill(self) -> Report:
@@ -193,11 +196,15 @@ class Bench:
         template = ChatTemplate(loaded.chat_template or "", loaded.special_tokens)
         prompt = loaded.tokenizer.encode(template.render([{"role": "user", "content": QUESTION}]))
         answers = {"question": QUESTION}
-        for name, contender in self._contenders(rows=1, context=PREFILL_TOKENS).items():
+
+        def answer(contender: Contender) -> list[int]:
             tokens = [contender.prefill(prompt)]
             while tokens[-1] not in loaded.tokenizer.eos_token_ids and len(tokens) < _STEPS:
                 tokens += contender.step(tokens[-1:])
-            answers[name] = loaded.tokenizer.decode(tokens)
+            return tokens
+
+        for name, contender in self._contenders(rows=1, context=PREFILL_TOKENS).items():
+            answers[name] = loaded.tokenizer.decode(self._run(contender, answer))
         return answers
 
     def _decode(self, contenders: Mapping[str, Contender], rows: int, context: int, steps: int) -> Report:
@@ -211,9 +218,19 @@ class Bench:
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
         for turn in range(self.turns):
             for name, contender in contenders.items():
-                seconds[name].append(measure(contender))
+                seconds[name].append(self._run(contender, measure))
                 print(f"turn {turn}, {name}: {seconds[name][-1] * 1e3:.2f} ms", file=sys.stderr)
         return seconds
+
+    def _run(self, contender: Contender, work: Callable[[Contender], Result]) -> Result:
+        if isinstance(contender, llamacpp.LlamaCppDecoder):
+            return self._in_their_thread(lambda: work(contender))
+        return work(contender)
+
+    def _in_their_thread(self, work: Callable[[], Result]) -> Result:
+        """llama.cpp has a thread to itself, for everything: it sets the matrix unit (AMX) up once a thread and trusts that
+        nobody else there uses it, and has helpers for each thread that calls it."""
+        return self._thread_of_theirs.submit(work).result()
 
     def _contenders(self, *, rows: int, context: int) -> dict[str, Contender]:
         contenders: dict[str, Contender] = {
@@ -222,8 +239,10 @@ class Bench:
         for weights in ("Q4_0", "Q4_1"):
             for flash in (False, True):
                 model = self._model_of_theirs(weights)
-                decoder = llamacpp.LlamaCppDecoder(
-                    model, threads=self.threads, rows=rows, context=context, flash_attention=flash
+                decoder = self._in_their_thread(
+                    lambda model=model, flash=flash: llamacpp.LlamaCppDecoder(
+                        model, threads=self.threads, rows=rows, context=context, flash_attention=flash
+                    )
                 )
                 self._decoders_of_theirs.append(decoder)
                 contenders[f"llama.cpp {weights}{', flash attention' if flash else ''}"] = decoder
@@ -238,8 +257,9 @@ class Bench:
             path = self.path
             if weights == "Q4_0":
                 cache = default_root(os.environ).parent / "benchmarks"
-                path = llamacpp.requantise(path, cache / f"{path.stem}-Q4_0.gguf", threads=self.threads)
-            self._theirs[weights] = llamacpp.LlamaCppModel(path)
+                target = cache / f"{path.stem}-Q4_0.gguf"
+                path = self._in_their_thread(lambda: llamacpp.requantise(self.path, target, threads=self.threads))
+            self._theirs[weights] = self._in_their_thread(lambda: llamacpp.LlamaCppModel(path))
         return self._theirs[weights]
 
     def _prompt(self, length: int) -> list[int]:
