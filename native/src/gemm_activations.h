@@ -56,6 +56,13 @@ MLXCEL_INLINE int32_t four_at(const std::byte* p) {
   return x;
 }
 
+// What counts as finite.
+#if defined(__AMX_INT8__)
+constexpr float largest_value = 1e33f;  // times kOffset of gemm_tiles.h it still is
+#else
+constexpr float largest_value = 3.40282347e38f;
+#endif
+
 // Rounded up to 22 bits, for gemm_tiles.h: far more than the integers have.
 MLXCEL_INLINE float short_scale(float x) {
   uint32_t bits;
@@ -72,7 +79,7 @@ MLXCEL_INLINE float quantise_chunk(const float* x, std::byte* bytes, float* scal
   // Tiny values round to 0, so that 1 / d is finite. A value that is not finite makes the scale NaN, and so every
   // output of the row.
   const float peak = max_of(max(max(abs(a), abs(b)), splat(1e-30f)));
-  const bool finite = !any_nan(mul(splat(0.0f), a)) && !any_nan(mul(splat(0.0f), b));
+  const bool finite = !any_nan(mul(splat(0.0f), a)) && !any_nan(mul(splat(0.0f), b)) && peak <= largest_value;
   constexpr float most = planes == 1 ? 127.0f : 127.0f * high_unit;
   *scale = finite ? short_scale(peak / most) : __builtin_nanf("");
   const f32x16 inverse = splat(finite ? most / peak : 0.0f);
@@ -89,15 +96,18 @@ MLXCEL_INLINE float quantise_chunk(const float* x, std::byte* bytes, float* scal
 
 template <int planes>
 static void quantise_groups(const float* x, const Activations& to, int row, int first, int last) {
-  const int interleaved = to.interleaved(), lane = row % interleaved;
-  std::byte* block = to.data + row / interleaved * to.block_bytes();
-  for (int g = first; g < last; g++) {
-    std::byte* chunk = block + g * to.group_bytes();
+  // In registers: what is written might be `to`, for all the compiler knows.
+  const int interleaved = to.interleaved(), lane = row % interleaved, chunks = to.group / chunk_cols;
+  const size_t group_bytes = to.group_bytes(), chunk_bytes = to.chunk_bytes();
+  std::byte* group = to.data + row / interleaved * to.block_bytes() + first * group_bytes;
+  for (int g = first; g < last; g++, group += group_bytes) {
+    std::byte* chunk = group;
     float total = 0;
-    for (int c = 0; c < to.group / chunk_cols; c++, x += chunk_cols, chunk += to.chunk_bytes()) {
-      auto* scales = reinterpret_cast<float*>(chunk + interleaved * planes * chunk_cols);
-      const float integers = quantise_chunk<planes>(x, chunk + lane * planes * chunk_cols, scales + lane);
-      total += scales[lane] * integers;
+    for (int c = 0; c < chunks; c++, x += chunk_cols, chunk += chunk_bytes) {
+      float scale;
+      const float integers = quantise_chunk<planes>(x, chunk + lane * planes * chunk_cols, &scale);
+      reinterpret_cast<float*>(chunk + interleaved * planes * chunk_cols)[lane] = scale;
+      total += scale * integers;
     }
     reinterpret_cast<float*>(chunk)[lane] = total;
   }
