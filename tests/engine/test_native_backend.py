@@ -161,8 +161,8 @@ def test_memory_of_sequences_that_left_is_used_again() -> None:
     for round_number in range(40):
         engine.prefill(round_number, prompt(500, round_number))
         if round_number % 2:
-            engine.discard(round_number)
-            engine.discard(round_number)
+            engine.kv.discard(round_number)
+            engine.kv.discard(round_number)
         else:
             engine.join(round_number)
             engine.decode([1])

@@ -10,8 +10,7 @@ import pytest
 
 from mlxcel import kernels
 from mlxcel.engine.backend import ModelInfo
-from mlxcel.engine.cache.probe import paged_kv
-from mlxcel.engine.cache.rows import RowCaches
+from mlxcel.engine.cache.probe import paged_kv, row_caches
 from mlxcel.engine.loading import warm_up
 from mlxcel.engine.runner import MlxBackend
 from mlxcel.models.mlxlm import make_prompt_cache
@@ -36,9 +35,9 @@ def backend(model_type: str, kind: str = "paged") -> MlxBackend:
         installed = kernels.install(model, threads=2, precision="exact")
     paged = None
     if kind == "paged":
-        paged = paged_kv(model, lambda: make_prompt_cache(model), installed.operations, sequences=5, positions=64)
+        paged = paged_kv(model, lambda: make_prompt_cache(model), installed.operations, lambda block: 5 * block)
         assert paged is not None
-    caches = RowCaches(lambda: make_prompt_cache(model), paged)
+    caches = row_caches(model, lambda: make_prompt_cache(model), paged, lambda cost: 1 << 30)
     info = ModelInfo(model_type, ByteTokenizer(), 258, 4096, None, can_batch=caches.can_batch)
     return MlxBackend(model, info, installed, caches)
 
@@ -102,8 +101,8 @@ def test_rows_that_come_and_go_get_the_logits_they_get_alone(model_type: str, ki
 def test_a_discarded_sequence_leaves_no_cache() -> None:
     engine = backend("llama")
     engine.prefill(1, [1, 2, 3])
-    engine.discard(1)
-    engine.discard(1)
+    engine.kv.discard(1)
+    engine.kv.discard(1)
     engine.prefill(1, [4])
     engine.join(1)
     row = engine.decode([5])[0]
@@ -144,7 +143,7 @@ def test_the_engine_says_what_the_model_says(kind: str) -> None:
 
 def test_blocks_go_back_when_rows_leave() -> None:
     engine = backend("llama")
-    paged = engine._caches._paged
+    paged = engine.kv._paged
     assert paged is not None
     for _ in range(3):
         engine.prefill(1, list(range(200)))

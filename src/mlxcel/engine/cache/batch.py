@@ -45,3 +45,12 @@ class BatchCache:
             return
         for cache in self.layers:
             cache.filter(list(rows))
+
+    def extract(self, row: int) -> LayerCaches | None:
+        """The caches of one row alone; None when they do not come apart."""
+        if not can_batch(self.layers):
+            return self.layers  # there is one row only
+        try:
+            return [cache.extract(row) for cache in self.layers]
+        except (AttributeError, NotImplementedError, TypeError):  # a class without it, or a state that was never set
+            return None
