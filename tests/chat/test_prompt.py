@@ -28,11 +28,11 @@ class TestBos:
     @pytest.mark.parametrize("add_eos", [False, True])
     def test_once_where_the_tokenizer_adds_one(self, source: str, add_eos: bool) -> None:
         tokenizer = CharTokenizer(add_bos=True, add_eos=add_eos)
-        assert builder(source, tokenizer).chat(ASK, kwargs={}) == (1, ord("H"), ord("i"))
+        assert builder(source, tokenizer).chat(ASK, kwargs={}).tokens == (1, ord("H"), ord("i"))
 
     @pytest.mark.parametrize(("source", "ids"), [(PLAIN, ()), (WITH_BOS, (1,))])
     def test_only_the_template_s_otherwise(self, source: str, ids: tuple[int, ...]) -> None:
-        tokens = builder(source, CharTokenizer(add_eos=True)).chat(ASK, kwargs={})
+        tokens = builder(source, CharTokenizer(add_eos=True)).chat(ASK, kwargs={}).tokens
         assert tokens == (*ids, ord("H"), ord("i"))
 
     def test_undefined_bos_is_no_text(self) -> None:

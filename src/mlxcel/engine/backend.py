@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mlxcel.engine.cache.storage import KvStorage
+from mlxcel.engine.cache.storage import KvStorage, Reuse
 
 Logits = npt.NDArray[np.float32]
 
@@ -80,6 +80,8 @@ class ModelInfo:
     weight_bytes: int = 0
     can_batch: bool = True
     """False when the model's caches cannot be merged into a batch; the engine then uses one slot."""
+    reuse: Reuse = Reuse.BEGINNING
+    """What the prompt cache can reuse of a sequence."""
     kv_limit: KvLimit | None = None
     """What the memory for keys and values holds at most; None: anything."""
 

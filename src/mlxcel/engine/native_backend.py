@@ -20,7 +20,7 @@ class NativeBackend:
     def __init__(self, decoder: Any, info: ModelInfo, vocabulary: int) -> None:
         self.kv = PagedStorage(decoder, KV_BLOCK)
         self._decoder = decoder
-        self._info = dataclasses.replace(info, kv_limit=kv_limit(self.kv, info.context_window))
+        self._info = dataclasses.replace(info, reuse=self.kv.reuse, kv_limit=kv_limit(self.kv, info.context_window))
         self._rows: list[int] = []  # keys
         self._logits = np.empty((0, vocabulary), np.float32)
 

@@ -30,7 +30,7 @@ class MlxBackend:
     def __init__(self, model: nn.Module, info: ModelInfo, installed: kernels.Kernels, caches: RowCaches) -> None:
         self._model = model
         self.kv = caches
-        self._info = dataclasses.replace(info, kv_limit=kv_limit(caches, info.context_window))
+        self._info = dataclasses.replace(info, reuse=caches.reuse, kv_limit=kv_limit(caches, info.context_window))
         self._kernels = installed
         self._steps = 0
 
