@@ -26,8 +26,8 @@ CASES += [(family, "native") for family in FAMILIES]
 CASES += [(family, "paged") for family in FAMILIES if family != "mamba2"]
 
 
-def backend(model_type: str, kind: str = "paged") -> MlxBackend:
-    """kind: `stock` MLX, the `native` kernels with mlx-lm's caches, or with `paged` ones."""
+def backend(model_type: str, kind: str = "paged", blocks: int = 5) -> MlxBackend:
+    """kind: `stock` MLX, the `native` kernels with mlx-lm's caches, or with `paged` ones, of so many blocks."""
     model = random_model(model_type, seed=3, vocabulary=258)
     with pytest.MonkeyPatch.context() as patch:
         if kind == "stock":
@@ -35,7 +35,7 @@ def backend(model_type: str, kind: str = "paged") -> MlxBackend:
         installed = kernels.install(model, threads=2, precision="exact")
     paged = None
     if kind == "paged":
-        paged = paged_kv(model, lambda: make_prompt_cache(model), installed.operations, lambda block: 5 * block)
+        paged = paged_kv(model, lambda: make_prompt_cache(model), installed.operations, lambda block: blocks * block)
         assert paged is not None
     caches = row_caches(model, lambda: make_prompt_cache(model), paged, lambda cost: 1 << 30)
     info = ModelInfo(model_type, ByteTokenizer(), 258, 4096, None, can_batch=caches.can_batch)

@@ -310,7 +310,7 @@ class TestAdmission:
     def test_what_is_cached_costs_nothing(self) -> None:
         s = setup(budget=10, kv_watermark=0.0)
         s.run(text(8 * BLOCK))
-        running, _ = s.begin(text(BLOCK, 3))
+        s.begin(text(BLOCK, 3))
         sequence = s.sequence([*text(8 * BLOCK), 1])
         assert s.admission.admit(sequence, True)
         assert sequence.prefilled == 8 * BLOCK
