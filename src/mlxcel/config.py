@@ -137,6 +137,17 @@ class CacheConfig:
     """Bytes for running sequences and the prompt cache together; `auto`: what memory allows; None: no limit."""
     kv_watermark: float = 0.01
     """Share of the budget that stays free while rows are decoded, for them to grow into."""
+    kv_mode: str = "fp16"
+    """What keys and values are stored as; see `mlxcel.engine.cache.kv_mode`."""
+    kv_keys: str | None = None
+    """The same for keys alone, and stronger."""
+    kv_values: str | None = None
+    kv_outer_layers: int = 2
+    """Layers at either end whose values keep all bits when the others have 4 or 3."""
+    kv_bits: int | None = None
+    """Bits of keys and values: another way to say it."""
+    kv_skip_last: bool = True
+    """The last layer keeps all bits then."""
 
     @property
     def kept(self) -> bool:

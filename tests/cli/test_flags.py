@@ -75,6 +75,12 @@ SETTINGS = {
     "--apc-num-blocks": ("100", 100),
     "--kv-cache-budget": ("2G", 2 << 30),
     "--kv-admission-watermark": ("0.25", 0.25),
+    "--kv-cache-mode": ("fp16+turbo4", "fp16+turbo4"),
+    "--cache-type-k": ("int8", "int8"),
+    "--cache-type-v": ("turbo3", "turbo3"),
+    "--turbo-boundary-v": ("0", 0),
+    "--kv-bits": ("4", 4),
+    "--kv-skip-last-layer": ("off", False),
     "--enable-preemption": (None, True),
     "--context-shift": (None, True),
     "--keep": ("-1", -1),
@@ -189,6 +195,12 @@ def test_a_budget_for_keys_and_values_has_two_words() -> None:
         configured("--kv-cache-budget", "much")
 
 
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "iq4_nl", "f32", "bf16"])
+def test_cache_types_of_another_kind_are_refused(name: str) -> None:
+    with pytest.raises(FlagError, match="-ctk expects f16 or fp16 or int8 or turbo4"):
+        configured("-ctk", name)
+
+
 def test_a_hash_function_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert configured("--apc-hash", "sha256").cache.apc_hash == "sha256"
@@ -236,7 +248,6 @@ def test_a_flag_that_is_not_served_is_inert_or_refused(flag: Flag) -> None:
         ["--mmap"],
         ["--poll", "50"],
         ["--main-gpu", "0"],
-        ["--cache-type-k", "f16"],
         ["--mirostat", "0"],
         ["--dry-multiplier", "0.0"],
         ["--jinja"],
@@ -261,7 +272,6 @@ def test_common_command_lines_keep_working(argv: list[str]) -> None:
         ["--no-mmap"],
         ["--mlock"],
         ["--numa", "distribute"],
-        ["-ctk", "q8_0"],
         ["--mmproj", "x.gguf"],
         ["--model-url", "https://x"],
         ["--control-vector", "x"],

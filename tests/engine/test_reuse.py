@@ -30,13 +30,16 @@ CUT = [
     ("native", "llama"),
     ("stock", "llama"),
     ("stock", "qwen3_moe"),
+    ("int8", "llama"),
+    ("4 bits", "qwen3"),
 ]
-"""Plain attention: in blocks, in mlx-lm's caches, and in blocks with windows."""
+"""Plain attention: in blocks, in blocks with windows, in mlx-lm's caches, and packed."""
 WHOLE = [
     ("paged", "qwen3_next"),
     ("native", "qwen3_next"),
     ("stock", "qwen3_next"),
     ("stock", "gemma3_text"),
+    ("int8", "qwen3_next"),
     ("stock", "gpt_oss"),
     ("stock", "mamba2"),
     ("native", "lfm2"),

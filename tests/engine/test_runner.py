@@ -10,7 +10,9 @@ import pytest
 
 from mlxcel import kernels
 from mlxcel.engine.backend import ModelInfo
-from mlxcel.engine.cache.probe import paged_kv, row_caches
+from mlxcel.engine.cache.batch import LayerCaches
+from mlxcel.engine.cache.kv_mode import KvMode
+from mlxcel.engine.cache.probe import packing, paged_kv, row_caches
 from mlxcel.engine.loading import warm_up
 from mlxcel.engine.runner import MlxBackend
 from mlxcel.models.mlxlm import make_prompt_cache
@@ -21,23 +23,32 @@ from .scripted import ByteTokenizer
 FAMILIES = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next", "mamba2")
 TO_THE_BIT = frozenset({"llama", "qwen3", "qwen3_moe", "gemma3_text"})
 """Families all of whose operations are ours or element by element."""
+PACKED = {"int8": KvMode(8, 8), "int4 values": KvMode(None, 4, outer=1), "4 bits": KvMode(4, 4, skip_last=True)}
 CASES = [(family, "stock") for family in FAMILIES]
 CASES += [(family, "native") for family in FAMILIES]
 CASES += [(family, "paged") for family in FAMILIES if family != "mamba2"]
+CASES += [("llama", "int8"), ("qwen3_moe", "int4 values"), ("qwen3_next", "4 bits")]
 
 
 def backend(model_type: str, kind: str = "paged", blocks: int = 5) -> MlxBackend:
-    """kind: `stock` MLX, the `native` kernels with mlx-lm's caches, or with `paged` ones, of so many blocks."""
+    """kind: `stock` MLX, the same with caches of a `KvMode`, the `native` kernels with mlx-lm's caches, or with `paged`
+    ones, of so many blocks."""
     model = random_model(model_type, seed=3, vocabulary=258)
     with pytest.MonkeyPatch.context() as patch:
-        if kind == "stock":
+        if kind in ("stock", *PACKED):
             patch.setenv("MLXCEL_KERNELS", "mlx")
         installed = kernels.install(model, threads=2, precision="exact")
+
+    def make() -> LayerCaches:
+        return make_prompt_cache(model)
+
+    if kind in PACKED:
+        make = packing(model, make, PACKED[kind])
     paged = None
     if kind == "paged":
-        paged = paged_kv(model, lambda: make_prompt_cache(model), installed.operations, lambda block: blocks * block)
+        paged = paged_kv(model, make, installed.operations, lambda block: blocks * block)
         assert paged is not None
-    caches = row_caches(model, lambda: make_prompt_cache(model), paged, lambda cost: 1 << 30)
+    caches = row_caches(model, make, paged, lambda cost: 1 << 30)
     info = ModelInfo(model_type, ByteTokenizer(), 258, 4096, None, can_batch=caches.can_batch)
     return MlxBackend(model, info, installed, caches)
 

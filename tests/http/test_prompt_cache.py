@@ -17,7 +17,7 @@ import pytest
 from .server import ServerProcess, server
 
 pytestmark = pytest.mark.real_model
-WORDS = "river stone cloud apple house green seven music light garden winter paper ocean tiger silver bread".split()
+WORDS = ("river", "stone", "cloud", "apple", "house", "green", "seven", "music", "light", "garden", "winter", "paper")
 TOKEN_BYTES = 30 * 3 * 64 * 2 * 2
 """Keys and values of a token: layers, heads, dimensions, the two of them, bytes."""
 
@@ -195,7 +195,9 @@ def test_a_higher_priority_takes_a_slot_and_the_other_one_goes_on(default_model_
     with server("--model", default_model_path, "--parallel", "1", "--enable-preemption") as running:
         url = f"{running.url}/v1/chat/completions"
         alone = httpx.post(url, json=body, timeout=120).json()["choices"][0]["message"]["content"]
-        with httpx.stream("POST", url, json={**body, "stream": True}, headers={"X-Priority": "low"}, timeout=120) as low:
+        with httpx.stream(
+            "POST", url, json={**body, "stream": True}, headers={"X-Priority": "low"}, timeout=120
+        ) as low:
             lines = low.iter_lines()
             next(lines)
             high = {"messages": chat("", "Hi"), "max_tokens": 4}

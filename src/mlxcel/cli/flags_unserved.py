@@ -171,20 +171,6 @@ _CACHE = Group(
     ),
 )
 
-_CACHE_TYPES = Group(
-    "Cache precision",
-    "the cache keeps the precision of the model's activations",
-    "use f16 or leave it out",
-    (
-        Row("--cache-type-k -ctk", "TYPE", "f16", "LLAMA_ARG_CACHE_TYPE_K"),
-        Row("--cache-type-v -ctv", "TYPE", "f16", "LLAMA_ARG_CACHE_TYPE_V"),
-        Row("--kv-cache-mode", "TYPE", "f16 fp16"),
-        Row("--turbo-boundary-v", "N", "*", "MLXCEL_KV_BOUNDARY_V_LAYERS"),
-        Row("--kv-bits", "N"),
-        Row("--kv-skip-last-layer", "on|off", "*", "MLXCEL_KV_SKIP_LAST_LAYER"),
-    ),
-)
-
 _STORES = Group(
     "Stored responses",
     "this version stores no responses or conversations",
@@ -379,7 +365,6 @@ _GROUPS = (
     _SCHEDULING,
     _NO_BATCH,
     _CACHE,
-    _CACHE_TYPES,
     _STORES,
     _SAMPLERS,
     _CONSTRAINTS,

@@ -180,6 +180,12 @@ def cache_mebibytes(mebibytes: int) -> int:
     return sys.maxsize if mebibytes < 0 else mebibytes << 20
 
 
+def kv_bits(bits: int) -> int:
+    if bits == 7:
+        raise FlagError("--kv-bits expects 2, 3, 4, 5, 6 or 8, not 7")
+    return bits
+
+
 def installed_hash(name: str) -> str:
     if name != "sha256" and importlib.util.find_spec(name) is None:
         raise FlagError(f"--apc-hash {name} needs the Python package {name}, which is not installed; sha256 needs none")

@@ -12,8 +12,9 @@ from mlxcel import kernels
 from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import Backend, ModelInfo
 from mlxcel.engine.cache.batch import LayerCaches
+from mlxcel.engine.cache.kv_mode import kv_mode
 from mlxcel.engine.cache.memory import free_memory
-from mlxcel.engine.cache.probe import paged_kv, row_caches
+from mlxcel.engine.cache.probe import packing, paged_kv, row_caches
 from mlxcel.engine.cache.sizing import Cost, kv_budget
 from mlxcel.engine.native_backend import NativeBackend
 from mlxcel.engine.runner import MlxBackend
@@ -77,6 +78,11 @@ def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> 
     def make() -> LayerCaches:
         return make_prompt_cache(loaded.model)
 
+    if installed.operations is not None:
+        _warn_of_kv_mode(config)
+    elif not (mode := kv_mode(config.cache)).plain:
+        make = packing(loaded.model, make, mode)
+
     def budget(cost: Cost) -> int:
         return kv_budget(config.engine, config.cache, info.context_window, cost, free_memory())
 
@@ -97,6 +103,7 @@ def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) 
         instruction_set = native.instruction_set()
     except native.NativeUnavailable:
         return None  # `kernels.install` says so
+    _warn_of_kv_mode(config)
     threads = config.model.threads or native.default_threads()
     cost = _cost_of_blocks(shape.kv_block_bytes)
     log.info("packing weights for %s", instruction_set)
@@ -111,6 +118,11 @@ def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) 
     description = f"cpu: {instruction_set}, {threads} threads, {config.model.cpu_precision} precision"
     info = dataclasses.replace(info, kernels=description, weight_bytes=packed.weight_bytes)
     return NativeBackend(packed, info, shape.vocabulary)
+
+
+def _warn_of_kv_mode(config: ServerConfig) -> None:
+    if not kv_mode(config.cache).plain:
+        log.warning("the native kernels do not pack keys and values: they stay bfloat16")
 
 
 def _cost_of_blocks(block_bytes: int) -> Cost:

@@ -46,11 +46,8 @@ class BatchCache:
         for cache in self.layers:
             cache.filter(list(rows))
 
-    def extract(self, row: int) -> LayerCaches | None:
-        """The caches of one row alone; None when they do not come apart."""
+    def extract(self, row: int) -> LayerCaches:
+        """The caches of one row alone. Raises whatever mlx-lm raises for caches that do not come apart."""
         if not can_batch(self.layers):
-            return self.layers  # there is one row only
-        try:
-            return [cache.extract(row) for cache in self.layers]
-        except (AttributeError, NotImplementedError, TypeError):  # a class without it, or a state that was never set
-            return None
+            return self.layers  # there is no other row
+        return [cache.extract(row) for cache in self.layers]

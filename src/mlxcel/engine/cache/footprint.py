@@ -12,10 +12,10 @@ from typing import Any
 import mlx.core as mx
 
 from mlxcel.engine.cache.batch import LayerCaches
+from mlxcel.engine.cache.quantised import QuantisedCache, type_name
 
 _STEP = 256
 """Positions by which mlx-lm's caches grow."""
-_NAMES = {mx.bfloat16: "bf16", mx.float16: "fp16", mx.float32: "fp32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,8 @@ def footprint(used: LayerCaches) -> Footprint:
             continue
         most = getattr(cache, "max_size", 0) or getattr(cache, "chunk_size", 0)
         growing.append((sum(array.nbytes // array.shape[-2] for array in arrays), most))
-        bits = getattr(cache, "bits", 0)
-        modes.add(f"int{bits}" if bits else _NAMES.get(arrays[0].dtype, str(arrays[0].dtype)))
-    return Footprint(fixed, tuple(growing), "+".join(sorted(modes)))
+        modes.add(cache.mode if isinstance(cache, QuantisedCache) else type_name(arrays[0].dtype))
+    return Footprint(fixed, tuple(growing), ", ".join(sorted(modes)))
 
 
 def parts(caches: Iterable[Any]) -> Iterator[Any]:

@@ -6,6 +6,7 @@ elsewhere; a hybrid model has both, layer by layer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from mlxcel.engine.cache.paged import PagedStorage
 from mlxcel.engine.cache.stock import compact, copied, reuse_of
 from mlxcel.engine.cache.storage import KvMemory, Reuse, SavedState
 from mlxcel.kernels.paged import BLOCK, PagedKv
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +129,14 @@ class RowCaches:
             self.discard(key)
 
     def save(self, key: int, length: int) -> SavedState | None:
-        dropped = self._lengths[key] - length
-        if key in self._pending:
-            stock = copied(self._pending[key], dropped)
-        else:
-            row = self._batch.extract(self._rows.index(key))
-            if row is None:
-                return None
-            stock = copied(row, dropped)
-        own = compact(stock)
+        pending = self._pending.get(key)
+        try:
+            row = self._batch.extract(self._rows.index(key)) if pending is None else pending
+            stock = copied(row, self._lengths[key] - length)
+            own = compact(stock)
+        except Exception as reason:  # a model's own kind of cache, which may not come apart or not be copied
+            log.debug("the state of a sequence cannot be kept: %r", reason)
+            return None
         self._saved_bytes += own
         paged = None if self._blocks is None else self._blocks.save(key, length)
         return SavedState(length, () if paged is None else paged.blocks, own, _Content(stock, paged))

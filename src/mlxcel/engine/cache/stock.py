@@ -9,7 +9,6 @@ Arrays are values, so a copy shares memory with what it was made from until one 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import mlx.core as mx
 
@@ -17,7 +16,7 @@ from mlxcel.engine.cache.batch import LayerCaches
 from mlxcel.engine.cache.footprint import arrays_of, parts
 from mlxcel.engine.cache.storage import Reuse
 
-_CUT_ANYWHERE = frozenset({"KVCache", "QuantizedKVCache", "ConcatenateKVCache"})
+_CUT_ANYWHERE = frozenset({"KVCache", "ConcatenateKVCache", "QuantisedCache"})
 
 
 def reuse_of(caches: LayerCaches) -> Reuse:
@@ -45,7 +44,5 @@ def compact(caches: LayerCaches) -> int:
     return sum(cache.nbytes for cache in caches)
 
 
-def _trimmed(tree: Any, length: int) -> Any:
-    if isinstance(tree, mx.array):
-        return mx.contiguous(tree[..., :length, :])
-    return tree and type(tree)(_trimmed(branch, length) for branch in tree)
+def _trimmed(array: mx.array | None, length: int) -> mx.array | None:
+    return None if array is None else mx.contiguous(array[..., :length, :])
