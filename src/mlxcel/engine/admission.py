@@ -34,7 +34,8 @@ class Admission:
         if not self._make_room(needed + self._margin if decoding else needed) and decoding:
             self._storage.discard(sequence.key)
             return False
-        self._cache.record(sequence, match)
+        if not sequence.started:
+            self._cache.record(sequence, match)
         sequence.boundary = self._cache.boundary(sequence)
         sequence.start(cached)
         return True

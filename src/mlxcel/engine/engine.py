@@ -225,6 +225,7 @@ class Engine:
             preemption=self._config.preemption,
         )
         cache = PromptCache(backend.kv, self._cache, free=free_memory())
+        self._worker.cache_stats = cache.stats()
         self._info = info
         self._on_loop(self._settled.set)
         return Prepared(backend, scheduler, cache, Admission(backend.kv, cache, self._cache.kv_watermark))

@@ -67,7 +67,7 @@ class Worker(threading.Thread):
         super().__init__(name="mlxcel-worker", daemon=True)
         self.counters = Counters()
         self.cache_stats: CacheStats | None = None
-        """The prompt cache's numbers; None before there is one. Another thread may read them."""
+        """The prompt cache's numbers, None before there is one: replaced on this thread, read on any."""
         self._prepare = prepare
         self._post = post
         self._released = released
@@ -103,7 +103,6 @@ class Worker(threading.Thread):
             prepared = self._prepare()
             self._backend, self._scheduler = prepared.backend, prepared.scheduler
             self._cache, self._admission = prepared.cache, prepared.admission
-            self.cache_stats = self._cache.stats()
             while not self._stopping:
                 self._take_in()
                 self._drop_cancelled()
@@ -247,6 +246,7 @@ class Worker(threading.Thread):
             self._released()
         self._backend.reset()
         self._scheduler.restart_parked()
+        self.cache_stats = self._cache.stats()
         self._failed_steps += 1
         if self._failed_steps >= MAX_FAILED_STEPS:
             self._flush()

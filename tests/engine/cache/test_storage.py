@@ -7,12 +7,12 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from mlxcel.config import CacheConfig, EngineConfig
 from mlxcel.engine.cache.footprint import Footprint, footprint
 from mlxcel.engine.cache.rows import RowCaches
 from mlxcel.engine.cache.sizing import NEW_SEQUENCE, cache_capacity, kv_budget, kv_limit
 from mlxcel.engine.cache.stock import compact, copied, reuse_of
 from mlxcel.engine.cache.storage import KvStorage, Reuse
-from mlxcel.config import CacheConfig, EngineConfig
 from mlxcel.engine.errors import BadConfig
 from mlxcel.models import mlxlm
 from tests.engine.scripted import ScriptedStorage

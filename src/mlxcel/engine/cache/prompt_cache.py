@@ -64,7 +64,7 @@ class PromptCache:
         return match
 
     def record(self, sequence: Sequence, match: Match | None) -> None:
-        """Count what was found of a sequence, once it runs."""
+        """Count what was found of a sequence, once it runs for the first time."""
         self._lookups += self._serves(sequence)
         self._hits += match is not None
 
