@@ -9,6 +9,7 @@
 
 #include "mlx/version.h"
 
+#include "../src/module_sequences.h"
 #include "attention.h"
 #include "linear.h"
 #include "paged.h"
@@ -66,17 +67,12 @@ NB_MODULE(_mlx_kernels, m) {
       .def_prop_ro("experts", &Linear::experts)
       .def_prop_ro("nbytes", &Linear::bytes);
 
-  nb::class_<PagedCache>(m, "PagedCache", "Keys and values of all sequences of a model, in blocks.")
-      .def("open", &PagedCache::open)
-      .def("close", &PagedCache::close)
-      .def("length", &PagedCache::length)
-      .def("begin", &PagedCache::begin, "rows"_a, "count"_a)
+  nb::class_<PagedCache> paged(m, "PagedCache", "Keys and values of all sequences of a model, in blocks.");
+  mlxcel::bind_sequences(paged);
+  paged.def("begin", &PagedCache::begin, "rows"_a, "count"_a)
       .def("commit", &PagedCache::commit)
       .def("attend", &PagedCache::attend, "layer"_a, "queries"_a, "keys"_a, "values"_a, "scale"_a, "window"_a,
-           "sinks"_a.none())
-      .def_prop_ro("used_blocks", [](const PagedCache& self) { return self.pool().used(); })
-      .def_prop_ro("capacity_blocks", [](const PagedCache& self) { return self.pool().capacity(); })
-      .def_prop_ro("nbytes", [](const PagedCache& self) { return self.pool().reserved_bytes(); });
+           "sinks"_a.none());
 
   nb::class_<Operations>(m, "Operations", "Operations that share threads and a precision.")
       .def(nb::init<int, const std::string&>(), "threads"_a, "precision"_a)

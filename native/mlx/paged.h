@@ -21,9 +21,8 @@ class PagedCache : public std::enable_shared_from_this<PagedCache> {
   // layers: KV heads and head size of each. Throws std::invalid_argument for sizes the kernels cannot handle.
   PagedCache(ContextPtr context, const std::vector<std::pair<int, int>>& layers, size_t budget);
 
-  int open() { return sequences_.open(); }
-  void close(int sequence) { sequences_.close(sequence); }
-  int length(int sequence) const { return sequences_.length(sequence); }
+  Sequences& sequences() { return sequences_; }
+  const KvPool& cache() const { return pool_; }
 
   // The next step appends `count` tokens to each of `rows`. Throws std::bad_alloc when the budget does not hold them.
   void begin(const std::vector<int>& rows, int count);
@@ -33,8 +32,6 @@ class PagedCache : public std::enable_shared_from_this<PagedCache> {
   // window: keys that a token sees, its own included; 0: all. sinks [heads].
   mx::array attend(int layer, const mx::array& queries, const mx::array& keys, const mx::array& values, float scale,
                    int window, const std::optional<mx::array>& sinks);
-
-  const KvPool& pool() const { return pool_; }
 
  private:
   // What the nodes of one step share.

@@ -16,6 +16,7 @@
 #include "decoder.h"
 #include "dispatch.h"
 #include "module_logits.h"
+#include "module_sequences.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -228,8 +229,9 @@ NB_MODULE(_kernels, m) {
   nb::class_<RopeTable>(m, "Rope", "Rotary embedding: angles a position, and what cosines and sines are multiplied by.")
       .def(nb::init<std::vector<double>, double>(), "frequencies"_a, "magnitude"_a);
 
-  nb::class_<Decoder>(m, "Decoder", "A decoder of the common kind, with its KV cache.")
-      .def(nb::new_(&make_decoder), "hidden"_a, "vocabulary"_a, "layers"_a, "heads"_a, "kv_heads"_a, "head_dim"_a,
+  nb::class_<Decoder> decoder(m, "Decoder", "A decoder of the common kind, with its KV cache.");
+  bind_sequences(decoder);
+  decoder.def(nb::new_(&make_decoder), "hidden"_a, "vocabulary"_a, "layers"_a, "heads"_a, "kv_heads"_a, "head_dim"_a,
            "ropes"_a, "embedding_scale"_a, "logit_scale"_a, "logit_softcap"_a, "precision"_a, "threads"_a,
            "kv_budget"_a)
       .def("set_embedding",
@@ -242,14 +244,9 @@ NB_MODULE(_kernels, m) {
            "after_mlp"_a.none(), "q_norm"_a.none(), "k_norm"_a.none(), "norm_width"_a, "rope"_a, "rope_interleaved"_a,
            "scale"_a, "window"_a, "softcap"_a,
            "norm_width: of the queries' and keys' norms; 0: a head, all with the same weights; -1: all heads at once.")
-      .def("open", [](Decoder& decoder) { return decoder.sequences().open(); })
-      .def("close", [](Decoder& decoder, int sequence) { decoder.sequences().close(sequence); })
-      .def("length", [](Decoder& decoder, int sequence) { return decoder.sequences().length(sequence); })
       .def("step", &step, "tokens"_a, "pieces"_a, "logits"_a.none())
       .def("measure", &Decoder::measure, "on"_a, "Measure from now on where steps spend their time, or stop.")
       .def("profile", &profile, "Seconds of each phase and `steps`, since `measure(True)`; empty without it.")
       .def_prop_ro("threads", &Decoder::threads)
-      .def_prop_ro("weight_bytes", [](const Decoder& decoder) { return decoder.model().weight_bytes(); })
-      .def_prop_ro("cache_bytes", [](Decoder& decoder) { return decoder.cache().reserved_bytes(); })
-      .def_prop_ro("cache_blocks_used", [](Decoder& decoder) { return decoder.cache().used(); });
+      .def_prop_ro("weight_bytes", [](const Decoder& decoder) { return decoder.model().weight_bytes(); });
 }

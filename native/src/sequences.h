@@ -27,6 +27,16 @@ class Sequences {
   void close(int sequence);
   int length(int sequence) const { return at(sequence).length; }
 
+  // A new sequence that begins with the first `length` tokens of `sequence`. They share blocks; whoever writes into a
+  // block that it shares gets its own copy first. Throws std::invalid_argument for a length that `sequence` has not.
+  int fork(int sequence, int length);
+  // The blocks that hold the tokens of a sequence.
+  std::span<const int32_t> blocks(int sequence) const;
+  // How many of a sequence's blocks nobody else has: `close` frees them.
+  int exclusive_blocks(int sequence) const;
+  // How many blocks `reserve` takes for a piece.
+  int missing_blocks(const Piece& piece) const;
+
   // Blocks for the tokens to come, for all pieces or for none: then std::bad_alloc is thrown. A sequence has one piece.
   void reserve(std::span<const Piece> pieces);
   // What attention needs to know about each piece, rows in their order; valid until the next call of `reserve`.
@@ -41,6 +51,8 @@ class Sequences {
     bool open = false;
   };
   const Sequence& at(int sequence) const;
+  // Whether the next token goes into a block that others have too.
+  bool continues_shared(const Sequence& sequence) const;
   Sequence& at(int sequence) { return const_cast<Sequence&>(std::as_const(*this).at(sequence)); }
 
   KvPool& pool_;

@@ -87,6 +87,12 @@ class EngineConfig:
     """Default generation budget when a request names none; -1: the rest of the context."""
     no_cont_batching: bool = False
     """True: one sequence at a time."""
+    preemption: bool = False
+    """A waiting request may take the place of a running one of lower priority, which goes on later."""
+    context_shift: bool = False
+    """A full context loses old tokens instead of ending the generation."""
+    keep: int = 0
+    """First tokens that stay then; -1: the prompt."""
 
     @property
     def slots(self) -> int:
@@ -98,6 +104,55 @@ class EngineConfig:
     def slot_context(self, window: int, slots: int) -> int:
         """Tokens of context for each of `slots` slots, of a model that was made for `window`."""
         return window if self.ctx_size <= 0 else min(window, self.ctx_size // slots)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Memory for keys and values, and what of them is kept between requests."""
+
+    cache_prompt: bool = True
+    enabled: bool = True
+    refused: bool = False
+    """Any of these three switches the prompt cache off."""
+    capacity_bytes: int | None = None
+    """Most that is kept; 0: nothing; None: 2 GiB, or more for a model with large keys and values."""
+    max_entries: int = 1024
+    ttl: float = 3600
+    """Seconds an entry stays that nobody uses."""
+    min_prefix: int = 32
+    """Tokens below which a common beginning is not worth it."""
+    snapshot_capacity_bytes: int | None = None
+    """The same for models whose state cannot be cut; None: 512 MiB, or more."""
+    snapshot_max_entries: int = 4096
+    snapshot_ttl: float = 7200
+    apc_enabled: bool = True
+    """Find common beginnings block by block; False: only what is the whole of an earlier sequence."""
+    apc_block_size: int = 16
+    """Tokens in a block."""
+    apc_num_blocks: int = 0
+    """Different blocks that may be known; 0: as many as fit."""
+    apc_hash: str = "sha256"
+    """`sha256` or `blake3`."""
+    kv_budget: int | str | None = "auto"
+    """Bytes for running sequences and the prompt cache together; `auto`: what memory allows; None: no limit."""
+    kv_watermark: float = 0.01
+    """Share of the budget that stays free while rows are decoded, for them to grow into."""
+    kv_mode: str = "fp16"
+    """What keys and values are stored as; see `mlxcel.engine.cache.kv_mode`."""
+    kv_keys: str | None = None
+    """The same for keys alone, and stronger."""
+    kv_values: str | None = None
+    kv_outer_layers: int = 2
+    """Layers at either end whose values keep all bits when the others have 4 or 3."""
+    kv_bits: int | None = None
+    """Bits of keys and values: another way to say it."""
+    kv_skip_last: bool = True
+    """The last layer keeps all bits then."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is a prompt cache."""
+        return self.cache_prompt and self.enabled and not self.refused and self.capacity_bytes != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,5 +191,6 @@ class ServerConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     log: LogConfig = field(default_factory=LogConfig)

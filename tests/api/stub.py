@@ -74,7 +74,7 @@ class Served:
 
 @asynccontextmanager
 async def started(backend: ScriptedBackend, config: ServerConfig) -> AsyncIterator[Engine]:
-    engine = Engine(config.engine, lambda: backend)
+    engine = Engine(config.engine, lambda: backend, config.cache)
     engine.start()
     await engine.wait_ready()
     try:

@@ -16,11 +16,11 @@ from mlxcel.api.connection import ClientGone
 from mlxcel.api.errors import ApiError, ErrorBoundary, invalid, to_api_error
 from mlxcel.chat.errors import PromptError
 from mlxcel.config import ServerConfig
-from mlxcel.engine.backend import Backend
+from mlxcel.engine.backend import Backend, KvLimit
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading
 
-from .stub import client, run, says, serving
+from .stub import client, run, says, serving, with_info
 
 
 def body(response: httpx.Response) -> dict[str, Any]:
@@ -247,5 +247,20 @@ def test_requests_that_wait_when_the_worker_dies_get_503() -> None:
             assert 503 in statuses
             assert statuses <= {500, 503}
             assert (await served.http.get("/health")).status_code == 503
+
+    run(work())
+
+
+def test_a_prompt_that_memory_never_holds_is_a_503_with_both_numbers() -> None:
+    async def work() -> None:
+        backend = with_info(says("x"), kv_limit=KvLimit(tokens=40, bytes=4000))
+        async with serving(backend) as served:
+            for stream in (False, True):
+                refused = await served.complete([120] * 60, stream=stream)
+                assert refused.status_code == 503
+                error = refused.json()["error"]
+                assert error["type"] == error["code"] == "request_memory_budget_exceeded"
+                assert (error["estimated_bytes"], error["budget_bytes"]) == (6000, 4000)
+            assert (await served.complete("x" * 30)).status_code == 200
 
     run(work())

@@ -28,11 +28,11 @@ class TestBos:
     @pytest.mark.parametrize("add_eos", [False, True])
     def test_once_where_the_tokenizer_adds_one(self, source: str, add_eos: bool) -> None:
         tokenizer = CharTokenizer(add_bos=True, add_eos=add_eos)
-        assert builder(source, tokenizer).chat(ASK, kwargs={}) == (1, ord("H"), ord("i"))
+        assert builder(source, tokenizer).chat(ASK, kwargs={}).tokens == (1, ord("H"), ord("i"))
 
     @pytest.mark.parametrize(("source", "ids"), [(PLAIN, ()), (WITH_BOS, (1,))])
     def test_only_the_template_s_otherwise(self, source: str, ids: tuple[int, ...]) -> None:
-        tokens = builder(source, CharTokenizer(add_eos=True)).chat(ASK, kwargs={})
+        tokens = builder(source, CharTokenizer(add_eos=True)).chat(ASK, kwargs={}).tokens
         assert tokens == (*ids, ord("H"), ord("i"))
 
     def test_undefined_bos_is_no_text(self) -> None:
@@ -116,3 +116,37 @@ class TestTools:
 
     def test_no_tools_section_without_tools(self, template_source: Callable[[str], str]) -> None:
         assert "<tools>" not in builder(template_source("qwen3")).render(ASK, kwargs={}, tools=[])
+
+
+class TestHistory:
+    SCAFFOLD = PLAIN + "{% if add_generation_prompt %}:{% endif %}"
+
+    def history(self, source: str, tokenizer: CharTokenizer | None = None, **kwargs: Any) -> tuple[int, int | None]:
+        prompt = builder(source, tokenizer).chat(ASK, kwargs=kwargs, history=True)
+        return len(prompt.tokens), prompt.history
+
+    def test_it_ends_where_the_scaffold_begins(self) -> None:
+        assert self.history(self.SCAFFOLD) == (3, 2)
+        assert self.history(self.SCAFFOLD, CharTokenizer(add_bos=True)) == (4, 3)
+
+    def test_it_is_all_when_there_is_no_scaffold(self) -> None:
+        assert self.history(PLAIN) == (2, 2)
+        assert self.history(self.SCAFFOLD, add_generation_prompt=False) == (2, 2)
+
+    def test_it_is_unknown_when_it_is_written_differently(self) -> None:
+        assert self.history("{% if add_generation_prompt %}>{% endif %}" + PLAIN) == (3, None)
+        assert self.history("{% if not add_generation_prompt %}{{ raise_exception('no') }}{% endif %}x") == (1, None)
+
+    def test_it_is_unknown_when_no_token_ends_there(self) -> None:
+        class PairTokenizer(CharTokenizer):
+            """Two characters a token."""
+
+            def encode(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+                return [hash(text[i : i + 2]) for i in range(0, len(text), 2)]
+
+        even = [{"role": "user", "content": "Hey"}]
+        prompt = builder(self.SCAFFOLD, PairTokenizer()).chat(even, kwargs={}, history=True)
+        assert (len(prompt.tokens), prompt.history) == (2, None)
+
+    def test_it_is_looked_for_on_request_only(self) -> None:
+        assert builder(self.SCAFFOLD).chat(ASK, kwargs={}).history is None

@@ -59,6 +59,31 @@ SETTINGS = {
     "--verbose": (None, 5),
     "--threads": ("3", 3),
     "--cpu-precision": ("exact", "exact"),
+    "--cache-prompt": ("--no-cache-prompt", False),
+    "--prompt-cache-enabled": ("off", False),
+    "--no-prompt-cache": (None, True),
+    "--prompt-cache-capacity-bytes": ("64M", 64 << 20),
+    "--cache-ram": ("3", 3 << 20),
+    "--prompt-cache-max-entries": ("7", 7),
+    "--prompt-cache-ttl": ("60", 60),
+    "--prompt-cache-min-prefix": ("8", 8),
+    "--prompt-cache-snapshot-capacity-bytes": ("1.5G", 3 << 29),
+    "--prompt-cache-snapshot-max-entries": ("9", 9),
+    "--prompt-cache-snapshot-ttl": ("61", 61),
+    "--apc-enabled": ("off", False),
+    "--apc-block-size": ("32", 32),
+    "--apc-num-blocks": ("100", 100),
+    "--kv-cache-budget": ("2G", 2 << 30),
+    "--kv-admission-watermark": ("0.25", 0.25),
+    "--kv-cache-mode": ("fp16+turbo4", "fp16+turbo4"),
+    "--cache-type-k": ("int8", "int8"),
+    "--cache-type-v": ("turbo3", "turbo3"),
+    "--turbo-boundary-v": ("0", 0),
+    "--kv-bits": ("4", 4),
+    "--kv-skip-last-layer": ("off", False),
+    "--enable-preemption": (None, True),
+    "--context-shift": (None, True),
+    "--keep": ("-1", -1),
     "--log-file": ("/log", Path("/log")),
     "--log-disable": (None, True),
     "--log-colors": ("off", "off"),
@@ -69,6 +94,7 @@ SETTINGS = {
 The rows that read files or need another flag have tests of their own."""
 
 ALONE_ELSEWHERE = {
+    "--apc-hash",
     "--api-key-file",
     "--chat-template-file",
     "--ssl-cert-file",
@@ -135,7 +161,7 @@ def test_a_served_flag_lands_in_the_configuration_by_every_spelling(flag: Flag) 
 def test_the_default_in_the_help_is_the_default() -> None:
     """For the rows whose default is a plain value."""
     for flag in SERVED_FLAGS:
-        if not flag.default or not flag.target.startswith(("engine", "network", "log")):
+        if not flag.default or not flag.target.startswith(("engine", "cache", "network", "log")):
             continue
         try:
             value = flag.kind.parse(flag.default)
@@ -143,6 +169,45 @@ def test_the_default_in_the_help_is_the_default() -> None:
             continue
         value = flag.convert(value) if flag.convert else value
         assert value == value_at(ServerConfig(), flag.target), flag.name
+
+
+@pytest.mark.parametrize(
+    ("argv", "kept"),
+    [
+        ([], True),
+        (["--no-cache-prompt"], False),
+        (["--cache-prompt", "--no-prompt-cache"], False),
+        (["--cache-prompt", "--prompt-cache-enabled", "off"], False),
+        (["--prompt-cache-enabled", "on", "--no-cache-prompt"], False),
+        (["--cache-ram", "0", "--prompt-cache-capacity-bytes", "1G"], False),
+        (["--prompt-cache-capacity-bytes", "0"], True),
+        (["--cache-ram", "-1"], True),
+    ],
+)
+def test_the_prompt_cache_is_off_when_one_flag_says_so(argv: list[str], kept: bool) -> None:
+    assert configured(*argv).cache.kept is kept
+
+
+def test_a_budget_for_keys_and_values_has_two_words() -> None:
+    budgets = [configured("--kv-cache-budget", text).cache.kv_budget for text in ("auto", "none", "0", "1.5G")]
+    assert budgets == ["auto", None, None, 3 << 29]
+    with pytest.raises(FlagError, match="--kv-cache-budget expects auto, none or a number of bytes"):
+        configured("--kv-cache-budget", "much")
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "iq4_nl", "f32", "bf16"])
+def test_cache_types_of_another_kind_are_refused(name: str) -> None:
+    with pytest.raises(FlagError, match="-ctk expects f16 or fp16 or int8 or turbo4"):
+        configured("-ctk", name)
+
+
+def test_a_hash_function_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert configured("--apc-hash", "sha256").cache.apc_hash == "sha256"
+    with pytest.raises(FlagError, match="--apc-hash blake3 needs the Python package blake3"):
+        configured("--apc-hash", "blake3")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert configured(APC_HASH="blake3").cache.apc_hash == "blake3"
 
 
 @pytest.mark.parametrize("flag", UNSERVED_FLAGS, ids=lambda flag: flag.name)
@@ -183,7 +248,6 @@ def test_a_flag_that_is_not_served_is_inert_or_refused(flag: Flag) -> None:
         ["--mmap"],
         ["--poll", "50"],
         ["--main-gpu", "0"],
-        ["--cache-type-k", "f16"],
         ["--mirostat", "0"],
         ["--dry-multiplier", "0.0"],
         ["--jinja"],
@@ -193,7 +257,7 @@ def test_a_flag_that_is_not_served_is_inert_or_refused(flag: Flag) -> None:
         ["--cache-reuse", "0"],
         ["--no-context-shift"],
         ["-b", "2048", "-ub", "512"],
-        ["--no-cache-prompt"],
+        ["--cache-prompt"],
     ],
 )
 def test_common_command_lines_keep_working(argv: list[str]) -> None:
@@ -208,7 +272,6 @@ def test_common_command_lines_keep_working(argv: list[str]) -> None:
         ["--no-mmap"],
         ["--mlock"],
         ["--numa", "distribute"],
-        ["-ctk", "q8_0"],
         ["--mmproj", "x.gguf"],
         ["--model-url", "https://x"],
         ["--control-vector", "x"],

@@ -161,18 +161,18 @@ def test_memory_of_sequences_that_left_is_used_again() -> None:
     for round_number in range(40):
         engine.prefill(round_number, prompt(500, round_number))
         if round_number % 2:
-            engine.discard(round_number)
-            engine.discard(round_number)
+            engine.kv.discard(round_number)
+            engine.kv.discard(round_number)
         else:
             engine.join(round_number)
             engine.decode([1])
             engine.leave([])
-        assert decoder.cache_blocks_used == 0
+        assert decoder.used_blocks == 0
     engine.prefill(1, prompt(10))
     engine.prefill(2, prompt(10))
     engine.join(1)
     engine.reset()
-    assert decoder.cache_blocks_used == 0
+    assert decoder.used_blocks == 0
 
 
 def test_a_full_cache_refuses_the_step_and_harms_nobody() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from mlxcel import kernels
 from mlxcel.engine.backend import ModelInfo
-from mlxcel.engine.cache.probe import paged_kv
-from mlxcel.engine.cache.rows import RowCaches
+from mlxcel.engine.cache.batch import LayerCaches
+from mlxcel.engine.cache.kv_mode import KvMode
+from mlxcel.engine.cache.probe import packing, paged_kv, row_caches
 from mlxcel.engine.loading import warm_up
 from mlxcel.engine.runner import MlxBackend
 from mlxcel.models.mlxlm import make_prompt_cache
@@ -22,23 +23,32 @@ from .scripted import ByteTokenizer
 FAMILIES = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next", "mamba2")
 TO_THE_BIT = frozenset({"llama", "qwen3", "qwen3_moe", "gemma3_text"})
 """Families all of whose operations are ours or element by element."""
+PACKED = {"int8": KvMode(8, 8), "int4 values": KvMode(None, 4, outer=1), "4 bits": KvMode(4, 4, skip_last=True)}
 CASES = [(family, "stock") for family in FAMILIES]
 CASES += [(family, "native") for family in FAMILIES]
 CASES += [(family, "paged") for family in FAMILIES if family != "mamba2"]
+CASES += [("llama", "int8"), ("qwen3_moe", "int4 values"), ("qwen3_next", "4 bits")]
 
 
-def backend(model_type: str, kind: str = "paged") -> MlxBackend:
-    """kind: `stock` MLX, the `native` kernels with mlx-lm's caches, or with `paged` ones."""
+def backend(model_type: str, kind: str = "paged", blocks: int = 5) -> MlxBackend:
+    """kind: `stock` MLX, the same with caches of a `KvMode`, the `native` kernels with mlx-lm's caches, or with `paged`
+    ones, of so many blocks."""
     model = random_model(model_type, seed=3, vocabulary=258)
     with pytest.MonkeyPatch.context() as patch:
-        if kind == "stock":
+        if kind in ("stock", *PACKED):
             patch.setenv("MLXCEL_KERNELS", "mlx")
         installed = kernels.install(model, threads=2, precision="exact")
+
+    def make() -> LayerCaches:
+        return make_prompt_cache(model)
+
+    if kind in PACKED:
+        make = packing(model, make, PACKED[kind])
     paged = None
     if kind == "paged":
-        paged = paged_kv(model, lambda: make_prompt_cache(model), installed.operations, sequences=5, positions=64)
+        paged = paged_kv(model, make, installed.operations, lambda block: blocks * block)
         assert paged is not None
-    caches = RowCaches(lambda: make_prompt_cache(model), paged)
+    caches = row_caches(model, make, paged, lambda cost: 1 << 30)
     info = ModelInfo(model_type, ByteTokenizer(), 258, 4096, None, can_batch=caches.can_batch)
     return MlxBackend(model, info, installed, caches)
 
@@ -102,8 +112,8 @@ def test_rows_that_come_and_go_get_the_logits_they_get_alone(model_type: str, ki
 def test_a_discarded_sequence_leaves_no_cache() -> None:
     engine = backend("llama")
     engine.prefill(1, [1, 2, 3])
-    engine.discard(1)
-    engine.discard(1)
+    engine.kv.discard(1)
+    engine.kv.discard(1)
     engine.prefill(1, [4])
     engine.join(1)
     row = engine.decode([5])[0]
@@ -144,7 +154,7 @@ def test_the_engine_says_what_the_model_says(kind: str) -> None:
 
 def test_blocks_go_back_when_rows_leave() -> None:
     engine = backend("llama")
-    paged = engine._caches._paged
+    paged = engine.kv._paged
     assert paged is not None
     for _ in range(3):
         engine.prefill(1, list(range(200)))

@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest, Priority
-from mlxcel.engine.scheduler import Decode, Prefill, Scheduler
+from mlxcel.engine.scheduler import Decode, Preempt, Prefill, Scheduler, Step
 from mlxcel.engine.sequence import Sequence
 
 from .scripted import ByteTokenizer
@@ -19,7 +19,7 @@ def sequence(length: int, priority: Priority = Priority.NORMAL) -> Sequence:
     return Sequence(0, request, Generation(request), ByteTokenizer(), 10)
 
 
-def run_step(scheduler: Scheduler) -> Prefill | Decode | None:
+def run_step(scheduler: Scheduler) -> Step | None:
     step = scheduler.next_step()
     if isinstance(step, Prefill):
         scheduler.prefilled(step)
@@ -106,17 +106,118 @@ def test_restart_begins_the_parked_prompt_again() -> None:
     assert step.start == 0
 
 
+def refuse(item: Sequence, decoding: bool) -> bool:
+    return not decoding
+
+
+def test_who_gets_no_memory_waits_until_somebody_leaves_and_is_not_overtaken() -> None:
+    scheduler = Scheduler(slots=3, chunk=0, grant_interval=1)
+    row, waiting, later = (sequence(5) for _ in range(3))
+    asked: list[Sequence] = []
+
+    def admit(item: Sequence, decoding: bool) -> bool:
+        asked.append(item)
+        return refuse(item, decoding)
+
+    scheduler.add(row)
+    run_step(scheduler)
+    scheduler.add(waiting)
+    scheduler.add(later)
+    assert all(isinstance(scheduler.next_step(admit), Decode) for _ in range(5))
+    assert asked == [waiting], "nothing has changed since"
+    high = sequence(5, Priority.HIGH)
+    scheduler.add(high)
+    assert isinstance(scheduler.next_step(admit), Decode)
+    assert asked == [waiting, high]
+    scheduler.remove(high)
+    scheduler.remove(row)
+    step = scheduler.next_step(admit)
+    assert isinstance(step, Prefill)
+    assert step.sequence is waiting
+
+
+def test_a_sequence_that_gave_its_place_back_comes_before_those_that_came_later() -> None:
+    scheduler = Scheduler(slots=2, chunk=0, grant_interval=1)
+    first, second, third = (sequence(5) for _ in range(3))
+    for item in (first, second):
+        scheduler.add(item)
+        run_step(scheduler)
+    scheduler.add(third)
+    assert scheduler.last_in() is second
+    scheduler.requeue(second, for_memory=True)
+    assert scheduler.rows == (first,)
+    assert all(isinstance(scheduler.next_step(), Decode) for _ in range(3)), "the memory is for who is left"
+    scheduler.remove(first)
+    step = scheduler.next_step()
+    assert isinstance(step, Prefill)
+    assert step.sequence is second
+
+
+def test_the_prompt_being_read_may_be_the_last_in() -> None:
+    scheduler = Scheduler(slots=2, chunk=2, grant_interval=1)
+    scheduler.add(sequence(1))
+    run_step(scheduler)
+    parked = sequence(9)
+    scheduler.add(parked)
+    run_step(scheduler)
+    assert scheduler.last_in() is parked
+    scheduler.requeue(parked, for_memory=True)
+    assert (scheduler.active, scheduler.queued) == (1, 1)
+
+
+def test_a_higher_priority_takes_the_place_of_a_lower_one_on_request() -> None:
+    for preemption in (True, False):
+        scheduler = Scheduler(slots=2, chunk=0, grant_interval=1, preemption=preemption)
+        normal, low = sequence(5), sequence(5, Priority.LOW)
+        for item in (low, normal):
+            scheduler.add(item)
+            run_step(scheduler)
+        same, high = sequence(5), sequence(5, Priority.HIGH)
+        scheduler.add(high)
+        step = scheduler.next_step()
+        assert isinstance(step, Preempt if preemption else Decode)
+        if isinstance(step, Preempt):
+            assert step.sequence is low
+            scheduler.requeue(low)
+            step = run_step(scheduler)
+            assert isinstance(step, Prefill)
+            assert step.sequence is high
+            scheduler.add(same)
+            assert isinstance(scheduler.next_step(), Decode), "equals wait"
+
+
+def test_memory_is_taken_from_a_lower_priority_too() -> None:
+    scheduler = Scheduler(slots=4, chunk=0, grant_interval=1, preemption=True)
+    low = sequence(5, Priority.LOW)
+    scheduler.add(low)
+    run_step(scheduler)
+    scheduler.add(sequence(5, Priority.HIGH))
+    step = scheduler.next_step(refuse)
+    assert isinstance(step, Preempt)
+    assert step.sequence is low
+
+
+def test_reading_stops_at_the_boundary() -> None:
+    scheduler = Scheduler(slots=1, chunk=4, grant_interval=1)
+    item = sequence(12)
+    item.boundary = 6
+    scheduler.add(item)
+    steps = [run_step(scheduler) for _ in range(4)]
+    assert [(s.start, s.end) for s in steps if isinstance(s, Prefill)] == [(0, 4), (4, 6), (6, 10), (10, 11)]
+
+
 class SchedulerMachine(RuleBasedStateMachine):
-    """Random arrivals, steps and departures."""
+    """Random arrivals, steps, refusals and departures."""
 
     alive = Bundle("alive")
     SLOTS, GRANT, CHUNK = 3, 4, 5
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler(slots=self.SLOTS, chunk=self.CHUNK, grant_interval=self.GRANT)
+        self.scheduler = Scheduler(slots=self.SLOTS, chunk=self.CHUNK, grant_interval=self.GRANT, preemption=True)
         self.model: set[Sequence] = set()
         self.decodes_while_parked = 0
+        self.room = True
 
     @rule(target=alive, length=st.integers(1, 30), priority=st.sampled_from(Priority))
     def arrive(self, length: int, priority: Priority) -> Sequence:
@@ -131,11 +232,35 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.model.discard(item)
         self.decodes_while_parked = 0
 
+    @rule(room=st.booleans())
+    def memory(self, room: bool) -> None:
+        self.room = room
+
+    @rule()
+    def lack_memory(self) -> None:
+        if self.scheduler.active > 1:
+            last = self.scheduler.last_in()
+            running = [item for item in self.model if item.started]
+            assert all(item.request.priority <= last.request.priority for item in running)
+            self.give_back(last, for_memory=True)
+
+    def give_back(self, item: Sequence, *, for_memory: bool) -> None:
+        item.prefilled, item.started = 0, False
+        self.scheduler.requeue(item, for_memory=for_memory)
+        self.decodes_while_parked = 0
+
+    def admit(self, item: Sequence, decoding: bool) -> bool:
+        assert item is min((i for i in self.model if not i.started), key=lambda i: (i.request.priority, i.arrival))
+        if self.room or not decoding:
+            item.start(0)
+            return True
+        return False
+
     @rule(count=st.integers(1, 12))
     def step(self, count: int) -> None:
         for _ in range(count):
             before = self.scheduler.active
-            step = self.scheduler.next_step()
+            step = self.scheduler.next_step(self.admit)
             assert (step is None) == (not self.model)
             if isinstance(step, Prefill):
                 assert step.start == step.sequence.prefilled
@@ -148,11 +273,17 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.decodes_while_parked += parked
                 assert self.decodes_while_parked <= self.GRANT, "a parked prompt starves"
                 self.scheduler.decoded()
+            elif isinstance(step, Preempt):
+                waiting = [item.request.priority for item in self.model if not item.started]
+                assert step.sequence in self.scheduler.rows
+                assert min(waiting) < step.sequence.request.priority
+                self.give_back(step.sequence, for_memory=False)
 
     @invariant()
     def nobody_is_lost(self) -> None:
         assert set(self.scheduler.sequences()) == self.model
         assert self.scheduler.active + self.scheduler.queued == len(self.model)
+        assert self.scheduler.active == sum(item.started for item in self.model)
         assert self.scheduler.active <= self.SLOTS
         assert self.scheduler.idle == (not self.model)
 

@@ -17,6 +17,7 @@ from mlxcel.api.cors import Cors
 from mlxcel.api.errors import ErrorBoundary, answer_routing_error
 from mlxcel.api.openai.chat import chat_completions
 from mlxcel.api.openai.completions import completions
+from mlxcel.api.ops.cache import cache_reset, cache_stats
 from mlxcel.api.ops.health import health
 from mlxcel.api.ops.models import models
 from mlxcel.api.state import AppState
@@ -28,6 +29,8 @@ Handler = Callable[[AppState, Request], Awaitable[ASGIApp]]
 ROUTES: tuple[tuple[str, Handler, tuple[str, ...]], ...] = (
     ("GET", health, ("/", "/health", "/v1/health")),
     ("GET", models, ("/v1/models", "/models")),
+    ("GET", cache_stats, ("/v1/cache/stats",)),
+    ("POST", cache_reset, ("/v1/cache/reset",)),
     ("POST", chat_completions, ("/v1/chat/completions", "/chat/completions")),
     ("POST", completions, ("/v1/completions",)),
 )

@@ -15,9 +15,19 @@ from mlxcel.api.errors import ApiError
 PUBLIC = frozenset({("GET", "/health"), ("GET", "/")})
 """Requests that need no key, by the path as sent: below an API prefix nothing is public."""
 
+_TENANT = "mlxcel.tenant"
+
+
+def tenant(scope: Scope) -> str:
+    """Who sends a request, as far as keys tell: a name for its key that does not give it away; empty without keys."""
+    return scope.get(_TENANT, "")
+
 
 class KeyAuth:
-    """ASGI middleware that lets in only requests with one of `keys`; with no keys it lets in everything."""
+    """ASGI middleware that lets in only requests with one of `keys`; with no keys it lets in everything.
+
+    Which key it was stands in the scope, as `tenant` reads it.
+    """
 
     def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
         self._app = app
@@ -28,18 +38,18 @@ class KeyAuth:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             if (scope["method"], scope["path"]) not in PUBLIC:
-                self._check(Headers(scope=scope))
+                scope[_TENANT] = self._check(Headers(scope=scope))
             await self._app(scope, receive, send)
         else:
             try:
-                self._check(Headers(scope=scope))
+                scope[_TENANT] = self._check(Headers(scope=scope))
             except ApiError:
                 await send({"type": "websocket.close", "code": 1008})
                 return
             await self._app(scope, receive, send)
 
-    def _check(self, headers: Headers) -> None:
-        """Raises ApiError 401."""
+    def _check(self, headers: Headers) -> str:
+        """The name of the key that was sent. Raises ApiError 401."""
         sent = headers.get("authorization", "").encode("latin-1")
         if not sent:
             raise _unauthorized("missing_api_key", "An API key is required: send 'Authorization: Bearer KEY'.")
@@ -48,10 +58,14 @@ class KeyAuth:
             candidates.append(sent[7:])
         # Digests of one length, all compared: the time taken tells nothing about the keys.
         matches = [
-            hmac.compare_digest(candidate, key) for candidate in map(_digest, candidates) for key in self._digests
+            key
+            for candidate in map(_digest, candidates)
+            for key in self._digests
+            if hmac.compare_digest(candidate, key)
         ]
-        if not any(matches):
+        if not matches:
             raise _unauthorized("invalid_api_key", "The API key is not valid.")
+        return matches[0].hex()
 
 
 def _digest(key: bytes) -> bytes:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlxcel.api.connection import ClientGone
 from mlxcel.chat.errors import PromptError
-from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading, UnknownToken
+from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading, OverBudget, UnknownToken
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ INVALID_REQUEST = "invalid_request_error"
 NOT_SUPPORTED = "not_supported_error"
 SERVER_ERROR = "server_error"
 SERVER_BUSY = "server_busy"
+OVER_BUDGET = "request_memory_budget_exceeded"
 
 _DECODE_ERROR = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>\w+)`")
@@ -34,6 +35,7 @@ class ApiError(Exception):
     """An answer that is not a success.
 
     type: the envelope's `type`. code: a machine-readable reason, mostly absent. param: the request field at fault.
+    numbers: further members of the envelope.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class ApiError(Exception):
         code: str | None = None,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
+        numbers: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -53,12 +56,14 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.headers = headers
+        self.numbers = numbers or {}
 
     def response(self) -> Response:
         """The JSON answer."""
-        error: dict[str, str | None] = {"message": self.message, "type": self.type, "code": self.code}
+        error: dict[str, str | int | None] = {"message": self.message, "type": self.type, "code": self.code}
         if self.param is not None:
             error["param"] = self.param
+        error.update(self.numbers)
         return Response(
             msgspec.json.encode({"error": error}),
             status_code=self.status,
@@ -86,6 +91,9 @@ def to_api_error(error: Exception) -> ApiError:
             return invalid(str(error), code="context_length_exceeded")
         case PromptError() | UnknownToken():
             return invalid(str(error))
+        case OverBudget():
+            numbers = {"estimated_bytes": error.needed, "budget_bytes": error.budget}
+            return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, OVER_BUDGET, str(error), code=OVER_BUDGET, numbers=numbers)
         case Busy() | Loading():
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_BUSY, str(error))
         case Dead():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mlxcel.chat.errors import PromptError
@@ -15,6 +16,15 @@ _NO_TEMPLATE = (
     "This model has no chat template. Use /v1/completions with a prompt of your own, or start the server with "
     "--chat-template-file."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a model is asked to go on from."""
+
+    tokens: tuple[int, ...]
+    history: int | None = None
+    """Tokens before the generation scaffold, with which the conversation's next prompt begins; None: unknown."""
 
 
 class PromptBuilder:
@@ -58,8 +68,9 @@ class PromptBuilder:
         *,
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
     ) -> str:
-        """The prompt text of a conversation, ready for the model's answer.
+        """The prompt text of a conversation, ready for the model's answer, or without the scaffold of one.
 
         kwargs: the request's template variables, which win over the server's defaults.
 
@@ -73,7 +84,9 @@ class PromptBuilder:
             variables.setdefault("reasoning_strength", variables["reasoning_effort"])
         preserve_thinking = variables.get("preserve_thinking") is True
         normalized = normalize(messages, style=self._style, preserve_thinking=preserve_thinking)
-        return self._template.render(normalized, tools=tools, variables=variables)
+        return self._template.render(
+            normalized, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
+        )
 
     def chat(
         self,
@@ -81,11 +94,14 @@ class PromptBuilder:
         *,
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> tuple[int, ...]:
-        """The prompt tokens of a conversation.
+        history: bool = False,
+    ) -> Prompt:
+        """The prompt of a conversation.
 
         The template writes the special tokens. Where it leaves out a BOS that the tokenizer puts in front of every
         raw text, it is added, as llama-server does; it is never there twice.
+
+        history: find out where the history ends, which costs a second rendering.
 
         Raises PromptError as `render` does, and when no tokens come out.
         """
@@ -98,7 +114,21 @@ class PromptBuilder:
             tokens = self._bos + tokens
         if not tokens:
             raise PromptError("The chat template makes an empty prompt of this conversation.")
-        return tokens
+        if not history:
+            return Prompt(tokens)
+        try:
+            before = self.render(messages, kwargs=kwargs, tools=tools, add_generation_prompt=False)
+        except PromptError:
+            return Prompt(tokens)
+        return Prompt(tokens, self._history_length(text, tokens, before))
+
+    def _history_length(self, text: str, tokens: tuple[int, ...], before: str) -> int | None:
+        """How many tokens are those of `before`, with which `text` should begin; None when no token ends there."""
+        if not text.startswith(before):
+            return None
+        scaffold = tuple(self._tokenizer.encode(text[len(before) :], add_special=False, parse_special=True))
+        length = len(tokens) - len(scaffold)
+        return length if tokens[length:] == scaffold else None
 
 
 def _leading_special(tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -46,8 +46,10 @@ class Conversation:
         PromptError and the engine's errors; then the question is forgotten.
         """
         messages = [*self.messages, {"role": "user", "content": question}]
-        prompt = self._prompts.chat(messages, kwargs={})
-        request = GenerationRequest(prompt=prompt, sampling=self._sampling, max_tokens=self._max_tokens)
+        prompt = self._prompts.chat(messages, kwargs={}, history=True)
+        request = GenerationRequest(
+            prompt.tokens, sampling=self._sampling, max_tokens=self._max_tokens, history=prompt.history
+        )
         (generation,) = self._engine.submit([request])
         pieces: list[str] = []
         finished: Finished | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlxcel.cli.flags_cache import CACHE_FLAGS, MEMORY_FLAGS
 from mlxcel.cli.flags_generation import ENGINE_FLAGS, SAMPLING_FLAGS, TEMPLATE_FLAGS
 from mlxcel.cli.flags_serving import GENERAL_FLAGS, LOG_FLAGS, MODEL_FLAGS, NETWORK_FLAGS
 from mlxcel.cli.flags_unserved import UNSERVED_FLAGS
@@ -10,6 +11,8 @@ SERVED_FLAGS = (
     *MODEL_FLAGS,
     *NETWORK_FLAGS,
     *ENGINE_FLAGS,
+    *MEMORY_FLAGS,
+    *CACHE_FLAGS,
     *SAMPLING_FLAGS,
     *TEMPLATE_FLAGS,
     *LOG_FLAGS,

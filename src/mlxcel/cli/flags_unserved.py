@@ -148,13 +148,8 @@ _SCHEDULING = Group(
         Row("--ubatch-size -ub", "N", "*", "LLAMA_ARG_UBATCH"),
         Row("--max-batch-prefill", "N"),
         Row("--max-batch-prefill-tokens", "N", "0", "MLXCEL_MAX_BATCH_PREFILL_TOKENS"),
-        Row("--enable-preemption", "", "off"),
-        Row("--context-shift | --no-context-shift", "", "off", "LLAMA_ARG_CONTEXT_SHIFT"),
-        Row("--keep", "N", "0"),
         Row("--max-kv-size", "N"),
         Row("--decode-storage-backend", "TYPE", "auto dense", "MLXCEL_SERVER_DECODE_STORAGE"),
-        Row("--kv-cache-budget", "BYTES|auto|none", "none 0", "MLXCEL_KV_CACHE_BUDGET"),
-        Row("--kv-admission-watermark", "X", "0", "MLXCEL_KV_ADMISSION_WATERMARK"),
         Row("--decode-timeout", "SECONDS", "", "MLXCEL_DECODE_TIMEOUT"),
     ),
 )
@@ -168,45 +163,11 @@ _NO_BATCH = Group(
 
 _CACHE = Group(
     "Prompt cache",
-    "this version keeps nothing between requests",
-    "leave it out, or use --no-cache-prompt",
+    "it reuses the beginning of text prompts",
+    _LEAVE_OUT,
     (
-        Row("--cache-prompt | --no-cache-prompt", "", "off", "LLAMA_ARG_CACHE_PROMPT"),
-        Row("--prompt-cache-enabled", "on|off", "off false 0 disabled", "MLXCEL_PROMPT_CACHE_ENABLED"),
-        Row("--no-prompt-cache", "", "on off"),
-        Row("--prompt-cache-capacity-bytes", "SIZE", "none", "MLXCEL_PROMPT_CACHE_CAPACITY_BYTES"),
-        Row("--cache-ram -cram", "MIB", "0", "LLAMA_ARG_CACHE_RAM"),
-        Row("--prompt-cache-max-entries", "N", "0", "MLXCEL_PROMPT_CACHE_MAX_ENTRIES"),
-        Row("--prompt-cache-ttl", "SECONDS", "0", "MLXCEL_PROMPT_CACHE_TTL"),
-        Row("--prompt-cache-min-prefix", "N", "", "MLXCEL_PROMPT_CACHE_MIN_PREFIX"),
-        Row(
-            "--prompt-cache-snapshot-capacity-bytes",
-            "SIZE",
-            "none",
-            "MLXCEL_PROMPT_CACHE_SNAPSHOT_CAPACITY_BYTES",
-        ),
-        Row("--prompt-cache-snapshot-max-entries", "N", "0", "MLXCEL_PROMPT_CACHE_SNAPSHOT_MAX_ENTRIES"),
-        Row("--prompt-cache-snapshot-ttl", "SECONDS", "0", "MLXCEL_PROMPT_CACHE_SNAPSHOT_TTL"),
-        Row("--apc-enabled", "on|off", "off false 0 disabled", "APC_ENABLED"),
-        Row("--apc-block-size", "N", "", "APC_BLOCK_SIZE"),
-        Row("--apc-num-blocks", "N", "0", "APC_NUM_BLOCKS"),
-        Row("--apc-hash", "NAME", "", "APC_HASH"),
         Row("--enable-vlm-prefix-cache", "on|off", "off false 0 disabled", "MLXCEL_ENABLE_VLM_PREFIX_CACHE"),
         Row("--cache-reuse", "N", "0", "LLAMA_ARG_CACHE_REUSE"),
-    ),
-)
-
-_CACHE_TYPES = Group(
-    "Cache precision",
-    "the cache keeps the precision of the model's activations",
-    "use f16 or leave it out",
-    (
-        Row("--cache-type-k -ctk", "TYPE", "f16", "LLAMA_ARG_CACHE_TYPE_K"),
-        Row("--cache-type-v -ctv", "TYPE", "f16", "LLAMA_ARG_CACHE_TYPE_V"),
-        Row("--kv-cache-mode", "TYPE", "f16 fp16"),
-        Row("--turbo-boundary-v", "N", "*", "MLXCEL_KV_BOUNDARY_V_LAYERS"),
-        Row("--kv-bits", "N"),
-        Row("--kv-skip-last-layer", "on|off", "*", "MLXCEL_KV_SKIP_LAST_LAYER"),
     ),
 )
 
@@ -404,7 +365,6 @@ _GROUPS = (
     _SCHEDULING,
     _NO_BATCH,
     _CACHE,
-    _CACHE_TYPES,
     _STORES,
     _SAMPLERS,
     _CONSTRAINTS,

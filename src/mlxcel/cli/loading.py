@@ -23,15 +23,19 @@ def make_engine(config: ServerConfig, model: ResolvedModel) -> Engine:
     from mlxcel.engine.engine import Engine
     from mlxcel.engine.loading import load_backend
 
-    return Engine(config.engine, functools.partial(load_backend, model.path, model.name, config))
+    return Engine(config.engine, functools.partial(load_backend, model.path, model.name, config), config.cache)
 
 
 async def wait_loaded(engine: Engine) -> ModelInfo:
     """Wait for the model. Raises ModelError or CommandError, with one clear line, when there will be none."""
+    from mlxcel.engine.errors import BadConfig
+
     try:
         return await engine.wait_ready()
     except ModelError:
         raise
+    except BadConfig as error:
+        raise CommandError(str(error)) from error
     except Exception as error:  # whatever the framework raised, the user gets a line and not a trace
         log.debug("loading failed", exc_info=True)
         raise CommandError(f"the model cannot be loaded: {type(error).__name__}: {error}") from error

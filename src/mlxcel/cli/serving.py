@@ -80,6 +80,10 @@ async def _announce(engine: Engine, url: str) -> None:
     log.info("%s (%s) runs on %s", info.name, info.architecture or "no name", info.kernels or info.device)
     if info.chat_template is None:
         log.warning("the checkpoint has no chat template: chat needs --chat-template-file")
+    stats = engine.cache_stats()
+    kept = f"{stats.capacity_bytes >> 20} MiB" if stats.enabled else "off"
+    budget = "no limit" if stats.kv_bytes_budget is None else f"{stats.kv_bytes_budget >> 20} MiB"
+    log.info("keys and values: %s, %s; prompt cache: %s", stats.kv_cache_mode_effective or "none", budget, kept)
     log.info("%d slots of %d tokens; ready on %s", engine.slots, engine.slot_context, url)
 
 

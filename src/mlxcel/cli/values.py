@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -131,7 +133,19 @@ def path(metavar: str = "FILE") -> Kind:
     return Kind(metavar, parse)
 
 
+def parse_kv_budget(text: str) -> int | str | None:
+    """`auto`, or bytes as `parse_size` reads them. Raises ValueError."""
+    if text.strip().lower() == "auto":
+        return "auto"
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise ValueError(f"auto, none or {error}") from error
+
+
 SWITCH = Kind("", parse_switch)
+ON_OFF = Kind("on|off", parse_switch)
+KV_BUDGET = Kind("BYTES|auto|none", parse_kv_budget)
 OBJECT = Kind("JSON", parse_object)
 SIZE = Kind("SIZE", parse_size)
 
@@ -160,6 +174,22 @@ def budget(tokens: int) -> int:
     if tokens == 0:
         raise FlagError("--predict expects -1 or at least 1, not 0")
     return tokens
+
+
+def cache_mebibytes(mebibytes: int) -> int:
+    return sys.maxsize if mebibytes < 0 else mebibytes << 20
+
+
+def kv_bits(bits: int) -> int:
+    if bits == 7:
+        raise FlagError("--kv-bits expects 2, 3, 4, 5, 6 or 8, not 7")
+    return bits
+
+
+def installed_hash(name: str) -> str:
+    if name != "sha256" and importlib.util.find_spec(name) is None:
+        raise FlagError(f"--apc-hash {name} needs the Python package {name}, which is not installed; sha256 needs none")
+    return name
 
 
 def seed(value: int) -> int | None:

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mlxcel.engine.cache.storage import KvStorage, Reuse
+
 Logits = npt.NDArray[np.float32]
 
 
@@ -45,6 +47,15 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class KvLimit:
+    """A budget for keys and values."""
+
+    tokens: int
+    """Of one sequence that has all of it."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What is known once a model is loaded."""
 
@@ -69,6 +80,10 @@ class ModelInfo:
     weight_bytes: int = 0
     can_batch: bool = True
     """False when the model's caches cannot be merged into a batch; the engine then uses one slot."""
+    reuse: Reuse = Reuse.BEGINNING
+    """What the prompt cache can reuse of a sequence."""
+    kv_limit: KvLimit | None = None
+    """What the memory for keys and values holds at most; None: anything."""
 
 
 class Backend(Protocol):
@@ -76,10 +91,17 @@ class Backend(Protocol):
 
     Rows: `prefill` works on a sequence of its own, named by `key`; `join` appends it to the decode batch as the
     last row; `decode` runs all rows in order; `leave` keeps only the rows named.
+
+    `prefill` and `decode` raise MemoryError when the budget does not hold the new tokens; then nothing has changed.
     """
 
     @property
     def info(self) -> ModelInfo: ...
+
+    @property
+    def kv(self) -> KvStorage:
+        """What the model remembers of sequences, in the decode batch or not."""
+        ...
 
     def prefill(self, key: int, tokens: Sequence[int]) -> None:
         """Append `tokens` to the cache of the sequence `key` (created empty when new)."""
@@ -87,10 +109,6 @@ class Backend(Protocol):
 
     def join(self, key: int) -> None:
         """Move the sequence `key` into the decode batch as its last row."""
-        ...
-
-    def discard(self, key: int) -> None:
-        """Forget a sequence that has not joined; unknown keys are ignored."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> Logits:
@@ -105,5 +123,5 @@ class Backend(Protocol):
         ...
 
     def reset(self) -> None:
-        """Drop every row and every pending sequence, after a failed step."""
+        """Drop every sequence, after a failed step. Saved states stay."""
         ...

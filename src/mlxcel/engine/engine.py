@@ -12,15 +12,19 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mlxcel.config import MIN_SLOT_CONTEXT, EngineConfig
+from mlxcel.config import MIN_SLOT_CONTEXT, CacheConfig, EngineConfig
+from mlxcel.engine.admission import Admission
 from mlxcel.engine.backend import Backend, ModelInfo
-from mlxcel.engine.errors import BadConfig, Busy, ContextOverflow, Dead, Loading, UnknownToken
+from mlxcel.engine.cache.prompt_cache import PromptCache
+from mlxcel.engine.cache.stats import CacheStats, empty_stats
+from mlxcel.engine.errors import BadConfig, Busy, ContextOverflow, Dead, Loading, OverBudget, UnknownToken
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest
 from mlxcel.engine.scheduler import Scheduler
+from mlxcel.engine.sequence import ContextShift
 from mlxcel.engine.sequence import Sequence as EngineSequence
-from mlxcel.engine.worker import Worker
+from mlxcel.engine.worker import Prepared, Worker
 
 PREFILL_CHUNK = {"cpu": 512}
 DEFAULT_PREFILL_CHUNK = 2048
@@ -55,10 +59,10 @@ class Engine:
     """One model, one worker thread, one event loop.
 
     config: slots, context, scheduling. Raises BadConfig when a slot would get too little context.
-    load: makes the backend; called on the worker thread.
+    load: makes the backend; called on the worker thread. cache: what is kept between requests.
     """
 
-    def __init__(self, config: EngineConfig, load: Callable[[], Backend]) -> None:
+    def __init__(self, config: EngineConfig, load: Callable[[], Backend], cache: CacheConfig | None = None) -> None:
         if config.ctx_size > 0 and config.ctx_size // config.slots < MIN_SLOT_CONTEXT:
             raise BadConfig(
                 f"a context of {config.ctx_size} tokens leaves {config.ctx_size // config.slots} for each of "
@@ -66,6 +70,7 @@ class Engine:
             )
         self._config = config
         self._load = load
+        self._cache = cache or CacheConfig()
         self._info: ModelInfo | None = None
         self._slots = config.slots
         self._failure: BaseException | None = None
@@ -73,6 +78,7 @@ class Engine:
         self._keys = itertools.count()
         self._in_flight = 0
         self._in_flight_lock = threading.Lock()
+        self._resets: set[asyncio.Future[CacheStats]] = set()
         self._live: weakref.WeakSet[Generation] = weakref.WeakSet()
         self._worker = Worker(self._prepare, post=self._post, released=self._released, died=self._died)
 
@@ -119,8 +125,8 @@ class Engine:
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Queue all of `requests` or none (event-loop thread only).
 
-        Raises Loading, Dead, ContextOverflow (a prompt leaves no room for a single token in a slot), UnknownToken or
-        Busy (too little room in the queue), before anything is queued.
+        Raises Loading, Dead, ContextOverflow (a prompt leaves no room for a single token in a slot), OverBudget (or in
+        memory), UnknownToken or Busy (too little room in the queue), before anything is queued.
         """
         info, context = self.info, self.slot_context
         if self._closing:
@@ -128,6 +134,8 @@ class Engine:
         for request in requests:
             if len(request.prompt) >= context:
                 raise ContextOverflow(len(request.prompt), context)
+            if (limit := info.kv_limit) and len(request.prompt) >= limit.tokens:
+                raise OverBudget(limit.bytes * len(request.prompt) // limit.tokens, limit.bytes)
             for token in (min(request.prompt), max(request.prompt)):
                 if not 0 <= token < info.vocabulary:
                     raise UnknownToken(token, info.vocabulary)
@@ -172,14 +180,37 @@ class Engine:
             await asyncio.to_thread(self._worker.join, patience)
         self._end_live("the server is shutting down")
 
+    def cache_stats(self) -> CacheStats:
+        """The prompt cache in numbers (any thread)."""
+        return self._worker.cache_stats or empty_stats(self._cache)
+
+    async def reset_cache(self) -> CacheStats:
+        """Empty the prompt cache; its numbers of before."""
+        if self.state is not EngineState.READY:
+            return self.cache_stats()
+        done: asyncio.Future[CacheStats] = self._loop.create_future()
+        self._resets.add(done)
+        done.add_done_callback(self._resets.discard)
+        self._worker.clear_cache(lambda before: self._on_loop(_settle, done, before))
+        return await done
+
     def _sequence(self, request: GenerationRequest, info: ModelInfo, context: int) -> EngineSequence:
-        room = context - len(request.prompt)
-        budget = room if request.max_tokens is None else min(room, request.max_tokens)
-        return EngineSequence(next(self._keys), request, Generation(request), info.tokenizer, budget)
+        if info.kv_limit is not None:
+            context = min(context, info.kv_limit.tokens)
+        room, asked, shift = context - len(request.prompt), request.max_tokens, None
+        if self._config.context_shift:
+            shift = ContextShift(context, self._config.keep)
+            # Without a limit of its own it ends where the model's window would have ended it.
+            room = max(room, info.context_window - len(request.prompt)) if asked is None else asked
+        budget = room if asked is None else min(room, asked)
+        return EngineSequence(next(self._keys), request, Generation(request), info.tokenizer, budget, shift)
 
     # On the worker thread.
 
-    def _prepare(self) -> tuple[Backend, Scheduler]:
+    def _prepare(self) -> Prepared:
+        # Not at the top: it imports MLX, which a server does while it already answers.
+        from mlxcel.engine.cache.memory import free_memory
+
         backend = self._load()
         info = backend.info
         if not info.can_batch:
@@ -187,9 +218,17 @@ class Engine:
         chunk = self._config.prefill_chunk_size
         if chunk is None:
             chunk = PREFILL_CHUNK.get(info.device, DEFAULT_PREFILL_CHUNK)
+        scheduler = Scheduler(
+            slots=self._slots,
+            chunk=chunk,
+            grant_interval=self._config.prefill_grant_interval,
+            preemption=self._config.preemption,
+        )
+        cache = PromptCache(backend.kv, self._cache, free=free_memory())
+        self._worker.cache_stats = cache.stats()
         self._info = info
         self._on_loop(self._settled.set)
-        return backend, Scheduler(slots=self._slots, chunk=chunk, grant_interval=self._config.prefill_grant_interval)
+        return Prepared(backend, scheduler, cache, Admission(backend.kv, cache, self._cache.kv_watermark))
 
     def _post(self, events: list[tuple[Generation, Event]]) -> None:
         self._on_loop(self._deliver, events)
@@ -223,3 +262,10 @@ class Engine:
                 Finished(FinishReason.ERROR, StopKind.NONE, usage, Timings(0.0, 0.0, 0.0), message=message)
             )
         self._live.clear()
+        for reset in list(self._resets):
+            _settle(reset, self.cache_stats())
+
+
+def _settle(future: asyncio.Future[CacheStats], stats: CacheStats) -> None:
+    if not future.done():  # its reader may have gone
+        future.set_result(stats)

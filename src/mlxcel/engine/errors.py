@@ -46,5 +46,20 @@ class UnknownToken(EngineError):
         super().__init__(f"prompt holds the token id {token}, outside the model's vocabulary of {vocabulary}")
 
 
+class OverBudget(EngineError):
+    """The prompt does not fit the memory for keys and values, even when nothing else is there.
+
+    needed, budget: bytes.
+    """
+
+    def __init__(self, needed: int, budget: int) -> None:
+        super().__init__(
+            f"the prompt needs about {needed} bytes of memory for keys and values; this server has {budget} "
+            "(--kv-cache-budget)"
+        )
+        self.needed = needed
+        self.budget = budget
+
+
 class BadConfig(EngineError):
     """The engine cannot run as configured; the message says why. Raised before anything is loaded."""

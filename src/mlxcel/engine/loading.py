@@ -12,12 +12,14 @@ from mlxcel import kernels
 from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import Backend, ModelInfo
 from mlxcel.engine.cache.batch import LayerCaches
-from mlxcel.engine.cache.probe import paged_kv
-from mlxcel.engine.cache.rows import RowCaches
+from mlxcel.engine.cache.kv_mode import kv_mode
+from mlxcel.engine.cache.memory import free_memory
+from mlxcel.engine.cache.probe import packing, paged_kv, row_caches
+from mlxcel.engine.cache.sizing import Cost, kv_budget
 from mlxcel.engine.native_backend import NativeBackend
 from mlxcel.engine.runner import MlxBackend
 from mlxcel.kernels import decoder, native
-from mlxcel.kernels.paged import PagedKv
+from mlxcel.kernels.paged import BLOCK, PagedKv
 from mlxcel.models.device import select_device
 from mlxcel.models.load import LoadedModel, load_model
 from mlxcel.models.mlxlm import make_prompt_cache
@@ -76,12 +78,18 @@ def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> 
     def make() -> LayerCaches:
         return make_prompt_cache(loaded.model)
 
+    if installed.operations is not None:
+        _warn_of_kv_mode(config)
+    elif not (mode := kv_mode(config.cache)).plain:
+        make = packing(loaded.model, make, mode)
+
+    def budget(cost: Cost) -> int:
+        return kv_budget(config.engine, config.cache, info.context_window, cost, free_memory())
+
     paged: PagedKv | None = None
     if installed.operations is not None:
-        slots = config.engine.slots
-        positions = config.engine.slot_context(info.context_window, slots)
-        paged = paged_kv(loaded.model, make, installed.operations, sequences=slots, positions=positions)
-    caches = RowCaches(make, paged)
+        paged = paged_kv(loaded.model, make, installed.operations, lambda block: budget(_cost_of_blocks(block)))
+    caches = row_caches(loaded.model, make, paged, budget)
     info = dataclasses.replace(info, kernels=installed.description, can_batch=caches.can_batch)
     return MlxBackend(loaded.model, info, installed, caches)
 
@@ -95,17 +103,27 @@ def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) 
         instruction_set = native.instruction_set()
     except native.NativeUnavailable:
         return None  # `kernels.install` says so
-    engine, threads = config.engine, config.model.threads or native.default_threads()
-    blocks = -(-engine.slot_context(info.context_window, engine.slots) // decoder.KV_BLOCK)
+    _warn_of_kv_mode(config)
+    threads = config.model.threads or native.default_threads()
+    cost = _cost_of_blocks(shape.kv_block_bytes)
     log.info("packing weights for %s", instruction_set)
     packed = decoder.build_decoder(
         loaded.model,
         shape,
         precision=config.model.cpu_precision,
         threads=threads,
-        kv_budget=engine.slots * blocks * shape.kv_block_bytes,
+        kv_budget=kv_budget(config.engine, config.cache, info.context_window, cost, free_memory()),
         progress=log.info,
     )
     description = f"cpu: {instruction_set}, {threads} threads, {config.model.cpu_precision} precision"
     info = dataclasses.replace(info, kernels=description, weight_bytes=packed.weight_bytes)
     return NativeBackend(packed, info, shape.vocabulary)
+
+
+def _warn_of_kv_mode(config: ServerConfig) -> None:
+    if not kv_mode(config.cache).plain:
+        log.warning("the native kernels do not pack keys and values: they stay bfloat16")
+
+
+def _cost_of_blocks(block_bytes: int) -> Cost:
+    return lambda tokens: -(-tokens // BLOCK) * block_bytes

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mlxcel.engine.backend import Logits, ModelInfo
+from mlxcel.engine.cache.paged import PagedStorage
+from mlxcel.engine.cache.sizing import kv_limit
+from mlxcel.kernels.decoder import KV_BLOCK
 
 
 class NativeBackend:
     """Implements `Backend` for a decoder made by `mlxcel.kernels.decoder.build_decoder`."""
 
     def __init__(self, decoder: Any, info: ModelInfo, vocabulary: int) -> None:
+        self.kv = PagedStorage(decoder, KV_BLOCK)
         self._decoder = decoder
-        self._info = info
-        self._pending: dict[int, int] = {}  # key of a sequence that has not joined, to the decoder's number
-        self._rows: list[int] = []
+        self._info = dataclasses.replace(info, reuse=self.kv.reuse, kv_limit=kv_limit(self.kv, info.context_window))
+        self._rows: list[int] = []  # keys
         self._logits = np.empty((0, vocabulary), np.float32)
 
     @property
@@ -27,18 +31,12 @@ class NativeBackend:
 
     def prefill(self, key: int, tokens: Sequence[int]) -> None:
         """Append `tokens` to the cache of the sequence `key`."""
-        pieces = [(self._sequence(key), len(tokens))]
+        pieces = [(self.kv.number(key), len(tokens))]
         self._decoder.step(np.asarray(tokens, np.int32), pieces, None)
 
     def join(self, key: int) -> None:
         """Make the sequence `key` the last row of the decode batch."""
-        self._rows.append(self._sequence(key))
-        del self._pending[key]
-
-    def discard(self, key: int) -> None:
-        """Forget a sequence that has not joined."""
-        if key in self._pending:
-            self._decoder.close(self._pending.pop(key))
+        self._rows.append(key)
 
     def decode(self, tokens: Sequence[int]) -> Logits:
         """One step of all rows; float32 [rows, vocabulary], valid until the next call."""
@@ -46,24 +44,19 @@ class NativeBackend:
         if self._logits.shape[0] < rows:
             self._logits = np.empty((rows, self._logits.shape[1]), np.float32)
         logits = self._logits[:rows]
-        self._decoder.step(np.asarray(tokens, np.int32), [(row, 1) for row in self._rows], logits)
+        pieces = [(self.kv.number(key), 1) for key in self._rows]
+        self._decoder.step(np.asarray(tokens, np.int32), pieces, logits)
         return logits
 
     def leave(self, keep: Sequence[int]) -> None:
         """Keep only the rows at these positions."""
         staying = [self._rows[index] for index in keep]
-        for row in self._rows:
-            if row not in staying:
-                self._decoder.close(row)
+        for key in self._rows:
+            if key not in staying:
+                self.kv.discard(key)
         self._rows = staying
 
     def reset(self) -> None:
-        """Drop all caches."""
-        self.leave([])
-        for key in list(self._pending):
-            self.discard(key)
-
-    def _sequence(self, key: int) -> int:
-        if key not in self._pending:
-            self._pending[key] = self._decoder.open()
-        return self._pending[key]
+        """Drop all sequences."""
+        self._rows = []
+        self.kv.reset()

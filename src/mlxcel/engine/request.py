@@ -57,6 +57,14 @@ class GenerationRequest:
     logprobs: int | None = None
     """None: no log probabilities; n: the chosen token's, with the n most likely alternatives."""
     priority: Priority = Priority.NORMAL
+    cache_prompt: bool = True
+    """False: read the whole prompt, and leave nothing behind for others."""
+    tenant: str = ""
+    """Who asks; nothing is shared between two of them."""
+    conversation: str = ""
+    """What the caller groups requests by; states that cannot be cut are found only within one."""
+    history: int | None = None
+    """Tokens of the prompt before the generation scaffold: those with which the conversation's next prompt begins."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

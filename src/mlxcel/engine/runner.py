@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -13,7 +14,8 @@ import numpy as np
 
 from mlxcel import kernels
 from mlxcel.engine.backend import Logits, ModelInfo
-from mlxcel.engine.cache.rows import Row, RowCaches
+from mlxcel.engine.cache.rows import RowCaches
+from mlxcel.engine.cache.sizing import kv_limit
 
 CLEAR_INTERVAL = 256
 """Decode steps between two releases of MLX's freed buffers."""
@@ -27,10 +29,9 @@ class MlxBackend:
 
     def __init__(self, model: nn.Module, info: ModelInfo, installed: kernels.Kernels, caches: RowCaches) -> None:
         self._model = model
-        self._info = info
+        self.kv = caches
+        self._info = dataclasses.replace(info, reuse=caches.reuse, kv_limit=kv_limit(caches, info.context_window))
         self._kernels = installed
-        self._caches = caches
-        self._pending: dict[int, Row] = {}
         self._steps = 0
 
     @property
@@ -40,29 +41,23 @@ class MlxBackend:
 
     def prefill(self, key: int, tokens: Sequence[int]) -> None:
         """Append `tokens` to the cache of the sequence `key`."""
-        layers = self._caches.of_row(self._row(key), len(tokens))
+        layers = self.kv.of_row(key, len(tokens))
         with self._kernels.without_logits():
             self._model(mx.array([list(tokens)]), cache=layers)
         mx.eval([layer.state for layer in layers])  # the caches only: nobody reads these logits
-        self._caches.commit()
+        self.kv.commit()
         mx.clear_cache()
 
     def join(self, key: int) -> None:
         """Make the sequence `key` the last row of the decode batch."""
-        self._caches.join(self._row(key))
-        del self._pending[key]
-
-    def discard(self, key: int) -> None:
-        """Forget a sequence that has not joined."""
-        if key in self._pending:
-            self._caches.close(self._pending.pop(key))
+        self.kv.join(key)
 
     def decode(self, tokens: Sequence[int]) -> Logits:
         """One step of all rows; float32 [rows, vocabulary]."""
-        logits = self._model(mx.array(list(tokens))[:, None], cache=self._caches.of_batch())[:, -1, :]
+        logits = self._model(mx.array(list(tokens))[:, None], cache=self.kv.of_batch())[:, -1, :]
         logits = logits.astype(mx.float32)
         mx.eval(logits)
-        self._caches.commit()
+        self.kv.commit()
         self._steps += 1
         if self._steps % CLEAR_INTERVAL == 0:
             mx.clear_cache()
@@ -70,16 +65,9 @@ class MlxBackend:
 
     def leave(self, keep: Sequence[int]) -> None:
         """Keep only the rows at these positions."""
-        self._caches.keep(keep)
+        self.kv.keep(keep)
 
     def reset(self) -> None:
-        """Drop all caches."""
-        self._caches.keep([])
-        for key in list(self._pending):
-            self.discard(key)
+        """Drop all sequences."""
+        self.kv.reset()
         mx.clear_cache()
-
-    def _row(self, key: int) -> Row:
-        if key not in self._pending:
-            self._pending[key] = self._caches.open()
-        return self._pending[key]

@@ -5,11 +5,15 @@ Pure bookkeeping: no model, no clock, no threads, so that its promises can be te
 A prompt longer than a chunk is prefilled piece by piece ("parked" in between), and decoding rows get at least
 `grant_interval` steps between two pieces. With C chunks, a decode step of D and a chunk of P seconds, the prompt is
 ready after at most C * (grant_interval * D + P), and a running stream never waits longer than D + P for a token.
+
+A sequence needs a slot and memory. When the first one in the queue does not get memory, it is asked again once another
+one has left; nobody overtakes it. A sequence that had to give its place back keeps its place in the order of arrival.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlxcel.engine.sequence import Sequence
@@ -17,7 +21,7 @@ from mlxcel.engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Put `sequence`'s prompt tokens [start, end) into its cache; `last`: it joins the decode batch afterwards."""
+    """Put `sequence`'s tokens [start, end) into its cache; `last`: it joins the decode batch afterwards."""
 
     sequence: Sequence
     start: int
@@ -32,7 +36,17 @@ class Decode:
     rows: tuple[Sequence, ...]
 
 
-Step = Prefill | Decode
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Take the place of a row for a waiting sequence of higher priority."""
+
+    sequence: Sequence
+
+
+Step = Prefill | Decode | Preempt
+
+Admit = Callable[[Sequence, bool], bool]
+"""Whether a sequence gets memory. When rows are being decoded (the second argument) it may have to wait."""
 
 
 class Scheduler:
@@ -41,17 +55,20 @@ class Scheduler:
     slots: rows of the decode batch, at least 1.
     chunk: prompt tokens per prefill step; 0: the whole prompt at once.
     grant_interval: decode steps between two chunks of a parked prompt; 0: it waits until the batch is empty.
+    preemption: a waiting sequence may take the place of a row of lower priority.
     """
 
-    def __init__(self, *, slots: int, chunk: int, grant_interval: int) -> None:
+    def __init__(self, *, slots: int, chunk: int, grant_interval: int, preemption: bool = False) -> None:
         self._slots = slots
         self._chunk = chunk
         self._grant_interval = grant_interval
+        self._preemption = preemption
         self._queue: list[tuple[int, int, Sequence]] = []  # heap of (priority, arrival, sequence)
         self._arrivals = 0
         self._parked: Sequence | None = None
         self._rows: list[Sequence] = []
         self._decoded_since_grant = 0
+        self._refused: Sequence | None = None  # got no memory, and nobody has left since
 
     @property
     def rows(self) -> tuple[Sequence, ...]:
@@ -76,18 +93,26 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence behind those of its priority."""
         self._arrivals += 1
-        heapq.heappush(self._queue, (sequence.request.priority, self._arrivals, sequence))
+        sequence.arrival = self._arrivals
+        self._enqueue(sequence)
 
-    def next_step(self) -> Step | None:
-        """The next thing to do, or None when idle. Report it with `prefilled` or `decoded`, or `remove` its
+    def next_step(self, admit: Admit = lambda sequence, decoding: True) -> Step | None:
+        """The next thing to do, or None when idle. Report it with `prefilled`, `decoded` or `requeue`, or `remove` its
         sequences."""
         if self._parked is not None:
             if self._rows and not self._grant_due():
                 return Decode(self.rows)
             return self._prefill(self._parked)
-        if self._queue and len(self._rows) < self._slots:
-            self._parked = heapq.heappop(self._queue)[2]
-            return self._prefill(self._parked)
+        if self._queue:
+            first = self._queue[0][2]
+            if self._may_enter(first, admit):
+                heapq.heappop(self._queue)
+                self._parked = first
+                return self._prefill(first)
+            if self._preemption and self._rows:
+                victim = max(self._rows, key=_precedence)
+                if victim.request.priority > first.request.priority:
+                    return Preempt(victim)
         return Decode(self.rows) if self._rows else None
 
     def prefilled(self, step: Prefill) -> None:
@@ -102,15 +127,23 @@ class Scheduler:
         """A decode step was done."""
         self._decoded_since_grant += 1
 
+    def last_in(self) -> Sequence:
+        """Of those that run, the last to arrive of the lowest priority."""
+        return max(self._running(), key=_precedence)
+
+    def requeue(self, sequence: Sequence, *, for_memory: bool = False) -> None:
+        """A running sequence lost its place and its cache.
+
+        for_memory: so that others can go on; it waits until one of them has left.
+        """
+        self._take_out(sequence)
+        self._enqueue(sequence)
+        self._refused = self._queue[0][2] if for_memory else None
+
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is."""
-        if sequence is self._parked:
-            self._parked = None
-        elif sequence in self._rows:
-            self._rows.remove(sequence)
-        else:
-            self._queue = [entry for entry in self._queue if entry[2] is not sequence]
-            heapq.heapify(self._queue)
+        self._take_out(sequence)
+        self._refused = None
 
     def restart_parked(self) -> None:
         """The caches are gone: the prompt being prefilled begins again."""
@@ -119,8 +152,30 @@ class Scheduler:
 
     def sequences(self) -> list[Sequence]:
         """Everything that waits or runs, in no particular order."""
-        parked = [] if self._parked is None else [self._parked]
-        return [*self._rows, *parked, *(entry[2] for entry in self._queue)]
+        return [*self._running(), *(entry[2] for entry in self._queue)]
+
+    def _running(self) -> list[Sequence]:
+        return self._rows if self._parked is None else [*self._rows, self._parked]
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        heapq.heappush(self._queue, (*_precedence(sequence), sequence))
+
+    def _take_out(self, sequence: Sequence) -> None:
+        if sequence is self._parked:
+            self._parked = None
+        elif sequence in self._rows:
+            self._rows.remove(sequence)
+        else:
+            self._queue = [entry for entry in self._queue if entry[2] is not sequence]
+            heapq.heapify(self._queue)
+
+    def _may_enter(self, first: Sequence, admit: Admit) -> bool:
+        if len(self._rows) >= self._slots or (first is self._refused and self._rows):
+            return False
+        if admit(first, bool(self._rows)):
+            return True
+        self._refused = first
+        return False
 
     def _grant_due(self) -> bool:
         return self._grant_interval > 0 and self._decoded_since_grant >= self._grant_interval
@@ -128,4 +183,11 @@ class Scheduler:
     def _prefill(self, sequence: Sequence) -> Prefill:
         start, length = sequence.prefilled, sequence.prefill_length
         end = length if self._chunk <= 0 else min(length, start + self._chunk)
+        if sequence.boundary is not None and start < sequence.boundary < end:
+            end = sequence.boundary
         return Prefill(sequence, start, end, last=end == length)
+
+
+def _precedence(sequence: Sequence) -> tuple[int, int]:
+    """Lower goes first."""
+    return sequence.request.priority, sequence.arrival

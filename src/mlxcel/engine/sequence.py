@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlxcel.engine.backend import Logits, Tokenizer
@@ -16,39 +17,66 @@ if TYPE_CHECKING:
     from mlxcel.engine.generation import Generation
 
 
+@dataclass(frozen=True, slots=True)
+class ContextShift:
+    """A full context loses old tokens instead of ending the generation."""
+
+    context: int
+    """Tokens it holds."""
+    keep: int
+    """First tokens that stay; negative: the prompt."""
+
+
 class Sequence:
     """State of one request between submission and its last event. Touched by the worker thread only.
 
     key: number that is unique in the process; the backend knows the sequence by it.
-    budget: tokens that may be generated, already limited by the context.
+    budget: tokens that may be generated.
+    shift: what happens once the context is full; None: `budget` does not let it come to that.
     """
 
     def __init__(
-        self, key: int, request: GenerationRequest, generation: Generation, tokenizer: Tokenizer, budget: int
+        self,
+        key: int,
+        request: GenerationRequest,
+        generation: Generation,
+        tokenizer: Tokenizer,
+        budget: int,
+        shift: ContextShift | None = None,
     ) -> None:
         self.key = key
         self.request = request
         self.generation = generation
+        self.tokens = list(request.prompt)
+        """What the model sees: the prompt and what was generated, less what a full context has pushed out."""
         self.prefilled = 0
+        """Tokens that have been read."""
+        self.boundary: int | None = None
+        """After how many tokens reading stops for a moment, so that the state can be kept."""
+        self.arrival = 0
+        """Place in the order of arrival."""
+        self.started = False
+        """True once it has had a slot."""
         self._tokenizer = tokenizer
         self._budget = budget
+        self._shift = shift
         self._sampler = Sampler(request.sampling, request.prompt)
         self._text = TextState(tokenizer, request.stop)
         self._generated = 0
-        self._next_input = request.prompt[-1]
+        self._cached = 0
         self._submitted = time.monotonic()
-        self._started = self._submitted
+        self._began = self._submitted
         self._first_token: float | None = None
 
     @property
     def prefill_length(self) -> int:
-        """Tokens to prefill: all of the prompt but its last token, which is the first input of decoding."""
-        return len(self.request.prompt) - 1
+        """Tokens to prefill: all but the last one, which is the first input of decoding."""
+        return len(self.tokens) - 1
 
     @property
     def next_input(self) -> int:
         """The token the next decode step takes."""
-        return self._next_input
+        return self.tokens[-1]
 
     @property
     def generated(self) -> int:
@@ -60,9 +88,29 @@ class Sequence:
         """True when nothing (more) may be generated."""
         return self._generated >= self._budget
 
-    def start(self) -> None:
-        """Note that prefill begins now."""
-        self._started = time.monotonic()
+    @property
+    def full(self) -> bool:
+        """True when `push_out` must make room before anything more is generated."""
+        return self._shift is not None and len(self.tokens) >= self._shift.context
+
+    def start(self, cached: int) -> None:
+        """Note that it has a slot, and that its first `cached` tokens need not be read."""
+        self.prefilled = cached
+        if not self.started:
+            self.started = True
+            self._cached = cached
+            self._began = time.monotonic()
+
+    def push_out(self) -> bool:
+        """Drop the older half of the tokens that need not be kept; False when there are none. All is to be read again:
+        keys know their positions."""
+        assert self._shift is not None
+        kept = len(self.request.prompt) if self._shift.keep < 0 else self._shift.keep
+        dropped = (len(self.tokens) - kept) // 2
+        if dropped < 1:
+            return False
+        del self.tokens[kept : kept + dropped]
+        return True
 
     def advance(self, logits: Logits) -> list[Event]:
         """Take the next token from `logits` (float32 [vocabulary]); events end with `Finished` when it was the last.
@@ -75,7 +123,7 @@ class Sequence:
         if token in self._tokenizer.eos_token_ids:
             return self.finish(FinishReason.STOP, StopKind.EOS)
         self._generated += 1
-        self._next_input = token
+        self.tokens.append(token)
         wanted = self.request.logprobs
         entry = None if wanted is None else token_logprob(logits, token, wanted, self._tokenizer)
         piece = self._text.push(token, entry)
@@ -100,8 +148,8 @@ class Sequence:
         return Finished(
             reason=reason,
             kind=kind,
-            usage=Usage(len(self.request.prompt), self._generated),
-            timings=Timings(self._started - self._submitted, first - self._started, now - first),
+            usage=Usage(len(self.request.prompt), self._generated, self._cached),
+            timings=Timings(self._began - self._submitted, first - self._began, now - first),
             stop_string=self._text.matched,
             message=message,
         )

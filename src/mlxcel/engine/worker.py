@@ -4,7 +4,8 @@ It alone loads, prefills, decodes and edits caches. New sequences come in throug
 flag on the `Generation`, and what happened in a step goes out as one batch of events.
 
 A prompt or a row that fails ends alone. A decode step that fails ends the rows that were in it, drops all caches, and
-the thread goes on; several of those in a row mean that the model is broken, and the thread gives up.
+the thread goes on; several of those in a row mean that the model is broken, and the thread gives up. A step that lacks
+memory is done again, once the prompt cache or the last sequence to arrive has given some back.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from mlxcel.engine.admission import Admission
 from mlxcel.engine.backend import Backend
+from mlxcel.engine.cache.prompt_cache import PromptCache
+from mlxcel.engine.cache.stats import CacheStats
 from mlxcel.engine.counters import Counters
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.sampling.candidates import SamplingError
-from mlxcel.engine.scheduler import Decode, Prefill, Scheduler
+from mlxcel.engine.scheduler import Decode, Preempt, Prefill, Scheduler
 from mlxcel.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
@@ -27,7 +32,19 @@ log = logging.getLogger(__name__)
 MAX_FAILED_STEPS = 3
 
 Post = Callable[[list[tuple[Generation, Event]]], None]
-Prepare = Callable[[], tuple[Backend, Scheduler]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the thread works with, once the model is loaded."""
+
+    backend: Backend
+    scheduler: Scheduler
+    cache: PromptCache
+    admission: Admission
+
+
+Prepare = Callable[[], Prepared]
 
 
 class Worker(threading.Thread):
@@ -49,11 +66,13 @@ class Worker(threading.Thread):
     ) -> None:
         super().__init__(name="mlxcel-worker", daemon=True)
         self.counters = Counters()
+        self.cache_stats: CacheStats | None = None
+        """The prompt cache's numbers, None before there is one: replaced on this thread, read on any."""
         self._prepare = prepare
         self._post = post
         self._released = released
         self._died = died
-        self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence | Callable[[], None] | None] = queue.SimpleQueue()
         self._outbox: list[tuple[Generation, Event]] = []
         self._stopping = False
         self._failed_steps = 0
@@ -61,6 +80,17 @@ class Worker(threading.Thread):
     def submit(self, sequence: Sequence) -> None:
         """Hand over a sequence (any thread)."""
         self._inbox.put(sequence)
+
+    def clear_cache(self, done: Callable[[CacheStats], None]) -> None:
+        """Empty the prompt cache between two steps and pass on its numbers of before (any thread)."""
+
+        def clear() -> None:
+            before = self._cache.stats()
+            self._cache.clear()
+            self.cache_stats = self._cache.stats()
+            done(before)
+
+        self._inbox.put(clear)
 
     def stop(self) -> None:
         """End the thread after the step it is in (any thread)."""
@@ -70,7 +100,9 @@ class Worker(threading.Thread):
     def run(self) -> None:
         """Thread body."""
         try:
-            self._backend, self._scheduler = self._prepare()
+            prepared = self._prepare()
+            self._backend, self._scheduler = prepared.backend, prepared.scheduler
+            self._cache, self._admission = prepared.cache, prepared.admission
             while not self._stopping:
                 self._take_in()
                 self._drop_cancelled()
@@ -81,14 +113,20 @@ class Worker(threading.Thread):
             self._died(error)
 
     def _take_in(self) -> None:
-        """Queue what has arrived; sleep until something does when there is nothing to do."""
+        """Queue what has arrived; sleep until something does, or the cache is to be looked at, when there is nothing to
+        do."""
         try:
             while not self._stopping:
-                sequence = self._inbox.get(block=self._scheduler.idle)
-                if sequence is not None:
-                    self._scheduler.add(sequence)
+                idle = self._scheduler.idle
+                item = self._inbox.get(block=idle, timeout=self._cache.expires_in if idle else None)
+                if isinstance(item, Sequence):
+                    self._scheduler.add(item)
+                elif item is not None:
+                    item()
         except queue.Empty:
-            pass
+            if self._scheduler.idle:
+                self._cache.expire()
+                self.cache_stats = self._cache.stats()
 
     def _drop_cancelled(self) -> None:
         for sequence in self._scheduler.sequences():
@@ -96,19 +134,26 @@ class Worker(threading.Thread):
                 self._release([sequence])
 
     def _step(self) -> None:
-        step = self._scheduler.next_step()
+        step = self._scheduler.next_step(self._admit)
         if isinstance(step, Prefill):
             self._prefill(step)
         elif isinstance(step, Decode):
             self._decode(step)
+        elif isinstance(step, Preempt):
+            self._requeue(step.sequence)
         self.counters.active = self._scheduler.active
         self.counters.rows = len(self._scheduler.rows)
 
+    def _admit(self, sequence: Sequence, decoding: bool) -> bool:
+        first = not sequence.started
+        if not self._admission.admit(sequence, decoding):
+            return False
+        self.counters.started += first
+        self.cache_stats = self._cache.stats()
+        return True
+
     def _prefill(self, step: Prefill) -> None:
         sequence = step.sequence
-        if step.start == 0:
-            sequence.start()
-            self.counters.started += 1
         if sequence.exhausted:  # a budget of nothing
             self.counters.completed += 1
             self._post_events(sequence, sequence.finish(FinishReason.LENGTH, StopKind.LIMIT))
@@ -116,9 +161,12 @@ class Worker(threading.Thread):
             return
         try:
             if step.end > step.start:
-                self._backend.prefill(sequence.key, sequence.request.prompt[step.start : step.end])
+                self._backend.prefill(sequence.key, sequence.tokens[step.start : step.end])
             if step.last:
                 self._backend.join(sequence.key)
+        except MemoryError as error:
+            self._make_room(error)
+            return
         except Exception as error:
             log.exception("prefill failed")
             self._post_events(sequence, self._failure(sequence, error))
@@ -127,10 +175,15 @@ class Worker(threading.Thread):
         self.counters.prefill_chunks += 1
         self.counters.prefill_tokens += step.end - step.start + step.last  # the last token goes through decode
         self._scheduler.prefilled(step)
+        if step.end == sequence.boundary:
+            self._cache.keep_boundary(sequence)
 
     def _decode(self, step: Decode) -> None:
         try:
             logits = self._backend.decode([sequence.next_input for sequence in step.rows])
+        except MemoryError as error:
+            self._make_room(error)
+            return
         except Exception as error:
             log.exception("decode step failed")
             self._fail_batch(step.rows, error)
@@ -149,9 +202,41 @@ class Worker(threading.Thread):
             self.counters.decode_tokens += sequence.generated - before
             self._post_events(sequence, events)
             if events and isinstance(events[-1], Finished):
-                self.counters.completed += events[-1].reason is not FinishReason.ERROR
                 ended.append(sequence)
+                if events[-1].reason is not FinishReason.ERROR:
+                    self.counters.completed += 1
+                    self._cache.donate(sequence)
         self._release(ended)
+        for sequence in step.rows:
+            if sequence.full and sequence not in ended:
+                self._shift(sequence)
+
+    def _shift(self, sequence: Sequence) -> None:
+        """Make room in a full context; the sequence goes on once it has been read again."""
+        if sequence.push_out():
+            self._requeue(sequence)
+            return
+        self.counters.completed += 1
+        self._post_events(sequence, sequence.finish(FinishReason.LENGTH, StopKind.LIMIT))
+        self._release([sequence])
+
+    def _make_room(self, error: MemoryError) -> None:
+        """A step lacked memory and will be tried again: find some."""
+        if self._cache.reclaim():
+            return
+        last = self._scheduler.last_in()
+        if self._scheduler.active > 1:
+            log.debug("memory is short: a sequence of %d tokens has to wait", len(last.tokens))
+            self._requeue(last, for_memory=True)
+        else:
+            log.error("there is no memory for a single sequence of %d tokens", len(last.tokens))
+            self._post_events(last, self._failure(last, error))
+            self._release([last])
+
+    def _requeue(self, sequence: Sequence, *, for_memory: bool = False) -> None:
+        """Take a running sequence's place and memory; it waits until it can go on."""
+        self._evict([sequence])
+        self._scheduler.requeue(sequence, for_memory=for_memory)
 
     def _fail_batch(self, rows: tuple[Sequence, ...], error: Exception) -> None:
         """A decode step failed: its rows end, and as nobody knows what the caches hold now, they all go."""
@@ -161,6 +246,7 @@ class Worker(threading.Thread):
             self._released()
         self._backend.reset()
         self._scheduler.restart_parked()
+        self.cache_stats = self._cache.stats()
         self._failed_steps += 1
         if self._failed_steps >= MAX_FAILED_STEPS:
             self._flush()
@@ -176,13 +262,19 @@ class Worker(threading.Thread):
         """Take sequences out of the scheduler and the backend."""
         if not sequences:
             return
-        rows = self._scheduler.rows
-        keep = [index for index, row in enumerate(rows) if row not in sequences]
+        self._evict(sequences)
         for sequence in sequences:
-            if sequence not in rows:
-                self._backend.discard(sequence.key)
             self._scheduler.remove(sequence)
             self._released()
+        self.cache_stats = self._cache.stats()
+
+    def _evict(self, sequences: list[Sequence]) -> None:
+        """Take sequences out of the backend, which the scheduler still has."""
+        rows = self._scheduler.rows
+        for sequence in sequences:
+            if sequence not in rows:
+                self._backend.kv.discard(sequence.key)
+        keep = [index for index, row in enumerate(rows) if row not in sequences]
         if len(keep) < len(rows):
             self._backend.leave(keep)
 

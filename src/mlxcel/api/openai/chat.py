@@ -16,6 +16,8 @@ from mlxcel.api.openai.schema import ChatRequest
 from mlxcel.api.openai.wire import ChatWire
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.kwargs import request_kwargs
+from mlxcel.chat.prompt import Prompt
+from mlxcel.engine.cache.storage import Reuse
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
 
@@ -29,7 +31,7 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     # Long conversations take a while to render and tokenise; other streams must not wait for them.
     prompt = await anyio.to_thread.run_sync(_build_prompt, model, chat, limiter=state.prompt_threads)
     logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
-    generations = submit(state, model, request.headers, chat, prompt, logprobs)
+    generations = submit(state, model, request, chat, prompt, logprobs)
     wire = ChatWire(model.info.name, logprobs is not None)
     return await answer(state, request, chat, generations, wire)
 
@@ -45,6 +47,7 @@ def _check(chat: ChatRequest) -> None:
     unserved.check_response_format(chat)
 
 
-def _build_prompt(model: ServedModel, chat: ChatRequest) -> tuple[int, ...]:
+def _build_prompt(model: ServedModel, chat: ChatRequest) -> Prompt:
     kwargs = request_kwargs(chat.chat_template_kwargs, chat.extra_body, chat.preserve_thinking, chat.reasoning_effort)
-    return model.prompts.chat(plain_messages(chat.messages), kwargs=kwargs)
+    history = model.info.reuse is Reuse.WHOLE
+    return model.prompts.chat(plain_messages(chat.messages), kwargs=kwargs, history=history)

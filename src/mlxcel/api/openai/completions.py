@@ -14,6 +14,7 @@ from mlxcel.api.openai.generate import answer, choice_count, submit
 from mlxcel.api.openai.schema import CompletionRequest
 from mlxcel.api.openai.wire import TextWire
 from mlxcel.api.state import AppState
+from mlxcel.chat.prompt import Prompt
 from mlxcel.engine.backend import ModelInfo
 
 _DECODER = msgspec.json.Decoder(CompletionRequest)
@@ -28,7 +29,7 @@ async def completions(state: AppState, request: Request) -> ASGIApp:
     if body.best_of not in (None, 1, n):
         raise invalid("best_of must equal n: answers are not ranked", "best_of")
     ids = await anyio.to_thread.run_sync(_tokenise, model.info, prompt, limiter=state.prompt_threads)
-    generations = submit(state, model, request.headers, body, ids, body.logprobs)
+    generations = submit(state, model, request, body, Prompt(ids), body.logprobs)
     return await answer(state, request, body, generations, TextWire(model.info.name, body.logprobs, n))
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from msgspec import UNSET
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from mlxcel.api.auth import tenant
 from mlxcel.api.connection import ClientGone, cancel_on_disconnect
 from mlxcel.api.errors import generation_failed, invalid
+from mlxcel.api.openai.caching import conversation, wants_cache
 from mlxcel.api.openai.sampling import resolve_max_tokens, resolve_sampling, with_choice_seed
 from mlxcel.api.openai.schema import GenerationFields
-from mlxcel.api.openai.wire import Choice, Usage, Wire
+from mlxcel.api.openai.wire import Choice, PromptDetails, Usage, Wire
 from mlxcel.api.sse import EventStream, SseWriter
 from mlxcel.api.state import AppState, ServedModel
+from mlxcel.chat.prompt import Prompt
 from mlxcel.engine.engine import EngineState
 from mlxcel.engine.errors import Dead
 from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
@@ -35,24 +39,28 @@ def choice_count(state: AppState, fields: GenerationFields) -> int:
 def submit(
     state: AppState,
     model: ServedModel,
-    headers: Headers,
+    request: Request,
     fields: GenerationFields,
-    prompt: tuple[int, ...],
+    prompt: Prompt,
     logprobs: int | None,
 ) -> list[Generation]:
-    """Queue one generation per choice. Raises what `Engine.submit` raises."""
+    """Queue one generation per choice. Raises ApiError 400 and what `Engine.submit` raises."""
     sampling = resolve_sampling(fields, model.sampling)
     max_tokens = resolve_max_tokens(fields, state.config.engine)
-    priority = read_priority(headers)
+    priority = read_priority(request.headers)
     return state.engine.submit(
         [
             GenerationRequest(
-                prompt,
+                prompt.tokens,
                 with_choice_seed(sampling, index),
                 max_tokens=max_tokens,
                 stop=fields.stop_strings,
                 logprobs=logprobs,
                 priority=priority,
+                cache_prompt=wants_cache(fields),
+                tenant=tenant(request.scope),
+                conversation=conversation(fields),
+                history=prompt.history,
             )
             for index in range(choice_count(state, fields))
         ]
@@ -69,13 +77,13 @@ async def answer(
 ) -> ASGIApp:
     """The response to `fields`, made of `generations`. Raises ApiError 500, Dead, ClientGone."""
     if fields.stream:
-        stream = _Stream(generations, wire, fields.wants_usage)
+        stream = _Stream(generations, wire, fields.wants_usage, state.config.cache.kept)
         return EventStream(generations, stream.produce, state.config.network.sse_ping_interval)
     async with cancel_on_disconnect(request.receive, generations):
         choices = [await _collect(generation) for generation in generations]
     if any(choice.finished.reason is FinishReason.ERROR for choice in choices):
         raise Dead if state.engine.state is EngineState.DEAD else generation_failed()
-    body = wire.whole(choices, _total([choice.finished for choice in choices]))
+    body = wire.whole(choices, _total([choice.finished for choice in choices], state.config.cache.kept))
     return Response(body, media_type="application/json")
 
 
@@ -91,12 +99,16 @@ async def _collect(generation: Generation) -> Choice:
 
 
 class _Stream:
-    """Writes generations that run side by side into one event stream."""
+    """Writes generations that run side by side into one event stream.
 
-    def __init__(self, generations: Sequence[Generation], wire: Wire, wants_usage: bool) -> None:
+    usage: whether it ends with one, and whether that tells of the cache.
+    """
+
+    def __init__(self, generations: Sequence[Generation], wire: Wire, usage: bool, cached: bool) -> None:
         self._generations = generations
         self._wire = wire
-        self._wants_usage = wants_usage
+        self._usage = usage
+        self._cached = cached
 
     async def produce(self, writer: SseWriter) -> None:
         for index in range(len(self._generations)):
@@ -107,8 +119,8 @@ class _Stream:
         relays = [self._relay(index, writer) for index in range(len(self._generations))]
         finished = [await relays[0]] if len(relays) == 1 else await asyncio.gather(*relays)
         failed = any(end.reason is FinishReason.ERROR for end in finished)
-        if self._wants_usage and not failed:
-            writer.data(self._wire.usage(_total(finished)))
+        if self._usage and not failed:
+            writer.data(self._wire.usage(_total(finished, self._cached)))
         writer.data(b"[DONE]")
 
     async def _relay(self, index: int, writer: SseWriter) -> Finished:
@@ -126,8 +138,12 @@ class _Stream:
         raise ClientGone
 
 
-def _total(finished: Sequence[Finished]) -> Usage:
-    """Counts of all choices; they share one prompt."""
-    prompt = finished[0].usage.prompt_tokens
+def _total(finished: Sequence[Finished], cached: bool) -> Usage:
+    """Counts of all choices; they share one prompt.
+
+    cached: tell how much of it was known, of the first choice, for which least was.
+    """
+    first = finished[0].usage
     completion = sum(end.usage.completion_tokens for end in finished)
-    return Usage(prompt, completion, prompt + completion)
+    details = PromptDetails(first.cached_tokens) if cached else UNSET
+    return Usage(first.prompt_tokens, completion, first.prompt_tokens + completion, details)

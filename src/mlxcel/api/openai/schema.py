@@ -44,6 +44,10 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     stop: StopString | StopStrings | None = None
+    cache_prompt: bool | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+    extra_body: dict[str, Any] | None = None
 
     max_tokens: Natural | None = None
     n_predict: Natural | None = None
@@ -163,7 +167,6 @@ class ChatRequest(GenerationFields, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    extra_body: dict[str, Any] | None = None
     preserve_thinking: bool | None = None
     reasoning_effort: str | None = None
 

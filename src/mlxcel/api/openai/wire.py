@@ -15,12 +15,19 @@ from mlxcel.api.openai.logprobs import ChatLogprobs, LegacyFormatter, LegacyLogp
 from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
 
 
+class PromptDetails(msgspec.Struct):
+    """How much of the prompt was in the cache."""
+
+    cached_tokens: int
+
+
 class Usage(msgspec.Struct):
     """Token counts over all choices."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct):

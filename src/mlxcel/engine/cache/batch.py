@@ -45,3 +45,9 @@ class BatchCache:
             return
         for cache in self.layers:
             cache.filter(list(rows))
+
+    def extract(self, row: int) -> LayerCaches:
+        """The caches of one row alone. Raises whatever mlx-lm raises for caches that do not come apart."""
+        if not can_batch(self.layers):
+            return self.layers  # there is no other row
+        return [cache.extract(row) for cache in self.layers]

@@ -1,4 +1,5 @@
-"""Which of a model's layers can keep their keys and values in the native paged cache, found out by trying.
+"""Which caches a model's sequences get, found out by trying: which of its layers can keep their keys and values in the
+native paged cache, and what mlx-lm's caches of the others take.
 
 A model's code decides what it does with its cache, and there are a hundred of them. So a few tokens are run on mlx-lm's
 caches and on paged ones, alone and as a batch of rows of different lengths; what does not come out the same stays on
@@ -20,7 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mlxcel.engine.cache.batch import LayerCaches
+from mlxcel.engine.cache.footprint import footprint
+from mlxcel.engine.cache.kv_mode import KvMode
+from mlxcel.engine.cache.quantised import GROUP, Packing, QuantisedCache
 from mlxcel.engine.cache.rows import RowCaches
+from mlxcel.engine.cache.sizing import Cost
 from mlxcel.kernels.paged import BLOCK, LayerShape, PagedKv
 
 log = logging.getLogger(__name__)
@@ -31,23 +36,27 @@ _TOLERANCE = 0.05
 
 
 def paged_kv(
-    model: nn.Module, make: Callable[[], LayerCaches], operations: Any, *, sequences: int, positions: int
+    model: nn.Module, make: Callable[[], LayerCaches], operations: Any, budget: Callable[[int], int]
 ) -> PagedKv | None:
     """A paged cache for `model`, or None when it cannot use one.
 
-    make: fresh mlx-lm caches. operations: the `mlxcel._mlx_kernels.Operations` that the model runs on. sequences,
-    positions: how many there may be at once, and how long each.
+    make: fresh mlx-lm caches. operations: the `mlxcel._mlx_kernels.Operations` that the model runs on. budget: bytes
+    for all blocks, from the size of one.
     """
-    caches = make()
-    expected = _run_alone(model, [RowCaches(make), RowCaches(make)], caches)
-    shapes = {place: shape for place, cache in enumerate(caches) if (shape := _shape(cache)) is not None}
+    made: list[LayerCaches] = []
+
+    def make_and_note() -> LayerCaches:
+        made.append(make())
+        return made[-1]
+
+    expected = _run_alone(model, RowCaches(make_and_note))
+    shapes = {place: shape for place, cache in enumerate(made[-1]) if (shape := _shape(cache)) is not None}
     if not shapes:
         return None
-    block = sum(shape.block_bytes for shape in shapes.values())
-    kv = PagedKv(operations, shapes, sequences * -(-positions // BLOCK) * block)
+    kv = PagedKv(operations, shapes, budget(sum(shape.block_bytes for shape in shapes.values())))
     rows = RowCaches(make, kv)
     try:
-        actual = _run_together(model, rows) if rows.can_batch else _run_alone(model, [rows, rows])
+        actual = _run_together(model, rows) if rows.can_batch else _run_alone(model, rows)
     except Exception as reason:  # third-party code with a cache it has never seen
         log.debug("no paged cache for this model: %r", reason)
         return None
@@ -57,6 +66,54 @@ def paged_kv(
     return kv
 
 
+def packing(model: nn.Module, make: Callable[[], LayerCaches], mode: KvMode) -> Callable[[], LayerCaches]:
+    """`make`, with keys and values packed as `mode` says, in those layers that allow it."""
+    plain = make()
+    stock = _run(model, plain)
+    chosen = {
+        place: mode.of_layer(place, len(plain))
+        for place, cache in enumerate(plain)
+        if type(cache).__name__ == "KVCache" and _packable(cache)
+    }
+    chosen = {place: bits for place, bits in chosen.items() if bits != (None, None)}
+
+    def make_packed() -> LayerCaches:
+        caches = make()
+        for place, (keys, values) in chosen.items():
+            caches[place] = QuantisedCache(caches[place], Packing(keys), Packing(values))
+        return caches
+
+    try:
+        packed = _run(model, make_packed())
+    except Exception as reason:  # third-party code with a cache it has never seen
+        log.warning("keys and values cannot be packed for this model: %r", reason)
+        return make
+    log.debug("largest difference of logits by packing: %.3g", np.abs(packed - stock).max())
+    log.info("keys and values are packed in %d of %d layers", len(chosen), len(plain))
+    return make_packed
+
+
+def _packable(cache: Any) -> bool:
+    """Whether a used cache holds keys and values of one shape that has whole groups."""
+    return cache.keys is not None and cache.keys.shape == cache.values.shape and cache.keys.shape[-1] % GROUP == 0
+
+
+def row_caches(
+    model: nn.Module, make: Callable[[], LayerCaches], paged: PagedKv | None, budget: Callable[[Cost], int]
+) -> RowCaches:
+    """Caches for the sequences of `model`, those of `make` where `paged` has none.
+
+    budget: bytes for everything, from what a sequence takes.
+    """
+    used = make()
+    stock = [cache for place, cache in enumerate(used) if paged is None or place not in paged.layers]
+    if not stock:
+        return RowCaches(make, paged)
+    _run(model, used)
+    taken, block = footprint(stock), 0 if paged is None else paged.cache.block_bytes
+    return RowCaches(make, paged, taken, budget(lambda tokens: taken.bytes(tokens) + -(-tokens // BLOCK) * block))
+
+
 def _shape(cache: Any) -> LayerShape | None:
     """What a cache that has been used holds; None when it is not of a kind that can be paged."""
     kind = type(cache).__name__
@@ -64,6 +121,13 @@ def _shape(cache: Any) -> LayerShape | None:
         return None
     shape = LayerShape(cache.keys.shape[1], cache.keys.shape[3], getattr(cache, "max_size", 0))
     return shape if shape.servable and cache.values.shape == cache.keys.shape else None
+
+
+def _run(model: Any, caches: LayerCaches) -> Logits:
+    """Logits [1, vocabulary] after two tokens."""
+    logits = model(mx.array([[0, 0]]), cache=caches)[:, -1].astype(mx.float32)
+    mx.eval(logits, [cache.state for cache in caches])
+    return np.asarray(logits)
 
 
 Logits = npt.NDArray[np.float32]
@@ -76,25 +140,21 @@ def _forward(model: Any, caches: RowCaches, layers: LayerCaches, tokens: list[li
     return np.asarray(logits)
 
 
-def _run_alone(model: Any, all_caches: list[RowCaches], first: LayerCaches | None = None) -> Logits:
-    """Logits [2, vocabulary] after a prompt and one more token of two sequences, one by one. first: caches to use."""
+def _run_alone(model: Any, caches: RowCaches) -> Logits:
+    """Logits [2, vocabulary] after a prompt and one more token of two sequences, one by one."""
     logits: list[Logits] = []
-    for prompt, caches in zip(_PROMPTS, all_caches, strict=True):
-        row = caches.open()
-        if first is not None:
-            row.stock, first = first, None
-        _forward(model, caches, caches.of_row(row, len(prompt)), [list(prompt)])
-        logits.append(_forward(model, caches, caches.of_row(row, 1), [[prompt[0]]]))
-        caches.close(row)
+    for key, prompt in enumerate(_PROMPTS):
+        _forward(model, caches, caches.of_row(key, len(prompt)), [list(prompt)])
+        logits.append(_forward(model, caches, caches.of_row(key, 1), [[prompt[0]]]))
+        caches.discard(key)
     return np.concatenate(logits)
 
 
 def _run_together(model: Any, caches: RowCaches) -> Logits:
     """The same with both sequences in one batch."""
-    for prompt in _PROMPTS:
-        row = caches.open()
-        _forward(model, caches, caches.of_row(row, len(prompt)), [list(prompt)])
-        caches.join(row)
+    for key, prompt in enumerate(_PROMPTS):
+        _forward(model, caches, caches.of_row(key, len(prompt)), [list(prompt)])
+        caches.join(key)
     logits = _forward(model, caches, caches.of_batch(), [[prompt[0]] for prompt in _PROMPTS])
     caches.keep([])
     return logits

@@ -6,79 +6,184 @@ elsewhere; a hybrid model has both, layer by layer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mlxcel.engine.cache.batch import BatchCache, LayerCaches, can_batch
-from mlxcel.kernels.paged import PagedKv
+from mlxcel.engine.cache.footprint import Footprint
+from mlxcel.engine.cache.paged import PagedStorage
+from mlxcel.engine.cache.stock import compact, copied, reuse_of
+from mlxcel.engine.cache.storage import KvMemory, Reuse, SavedState
+from mlxcel.kernels.paged import BLOCK, PagedKv
+
+log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Row:
-    """One sequence."""
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """Of a saved state: the part in mlx-lm's caches, and the part in blocks."""
 
     stock: LayerCaches
-    """Its mlx-lm caches, of the layers that are not paged."""
-    sequence: int
-    """Its number in the paged cache; -1 without one."""
+    paged: SavedState | None
 
 
 class RowCaches:
-    """Makes, joins and drops the caches of sequences, and hands a model what it takes as `cache`.
+    """Implements `KvStorage`: makes, joins and drops the caches of sequences, and hands a model what it takes as
+    `cache`.
 
-    make: a fresh list of mlx-lm caches, one a layer. paged: takes the place of some of them.
+    make: a fresh list of mlx-lm caches, one a layer. paged: takes the place of some of them. footprint: what the
+    others take; nothing by default. budget: bytes for everything; None: no limit, but that of `paged`.
     """
 
-    def __init__(self, make: Callable[[], LayerCaches], paged: PagedKv | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[[], LayerCaches],
+        paged: PagedKv | None = None,
+        footprint: Footprint | None = None,
+        budget: int | None = None,
+    ) -> None:
         self._make = make
         self._paged = paged
+        self._blocks = None if paged is None else PagedStorage(paged.cache, BLOCK)
+        self._footprint = footprint or Footprint()
+        self._budget = budget
+        self._pending: dict[int, LayerCaches] = {}  # by the keys of sequences that have not joined
         self._batch = BatchCache()
-        self._sequences: list[int] = []
+        self._rows: list[int] = []  # keys of the others
+        self._lengths: dict[int, int] = {}
+        self._step: tuple[Sequence[int], int] = (), 0  # keys, and the tokens that each gets
+        self._saved_bytes = 0
+        stock = self._stock_part(make())
+        self.reuse: Reuse = reuse_of(stock)
+        self.can_batch: bool = can_batch(stock)
+        """Whether several sequences can share a decode step."""
 
     @property
-    def can_batch(self) -> bool:
-        """Whether several sequences can share a decode step."""
-        return can_batch(self._stock_part(self._make()))
+    def mode(self) -> str:
+        return self._footprint.mode if self._blocks is None else self._blocks.mode
 
-    def open(self) -> Row:
-        """A new, empty sequence outside of the batch."""
-        return Row(self._stock_part(self._make()), self._paged.open() if self._paged else -1)
+    @property
+    def block_bytes(self) -> int:
+        return 0 if self._blocks is None else self._blocks.block_bytes
 
-    def close(self, row: Row) -> None:
-        """Forget a sequence that has not joined."""
-        if self._paged:
-            self._paged.close(row.sequence)
+    @property
+    def memory(self) -> KvMemory:
+        used = self._saved_bytes + sum(self._footprint.bytes(self._lengths[key]) for key in self._pending)
+        used += self._batch_bytes(0)
+        if self._blocks is None:
+            return KvMemory(used, self._budget)
+        blocks = self._blocks.memory
+        return KvMemory(used + blocks.used, blocks.budget if self._budget is None else self._budget)
 
-    def of_row(self, row: Row, count: int) -> LayerCaches:
+    def length(self, key: int) -> int:
+        return self._lengths.get(key, 0)
+
+    def growth(self, key: int, tokens: int) -> int:
+        length = self.length(key)
+        blocks = 0 if self._blocks is None else self._blocks.growth(key, tokens)
+        return self._footprint.bytes(length + tokens) - self._footprint.bytes(length) + blocks
+
+    def of_row(self, key: int, count: int) -> LayerCaches:
         """What a forward pass over the next `count` tokens of one sequence takes. Raises MemoryError."""
-        if self._paged:
-            self._paged.begin([row.sequence], count)
-        return self._with_paged(row.stock)
+        self._check(self.growth(key, count))
+        self._begin([key], count)
+        return self._with_paged(self._open(key))
 
     def of_batch(self) -> LayerCaches:
         """What a forward pass over the next token of each row takes. Raises MemoryError."""
-        if self._paged:
-            self._paged.begin(self._sequences, 1)
+        self._check(self._batch_bytes(1) - self._batch_bytes(0))
+        self._begin(self._rows, 1)
         return self._with_paged(self._batch.layers)
 
     def commit(self) -> None:
         """The pass has been evaluated."""
-        if self._paged:
+        if self._paged is not None:
             self._paged.commit()
+        keys, count = self._step
+        for key in keys:
+            self._lengths[key] += count
 
-    def join(self, row: Row) -> None:
+    def join(self, key: int) -> None:
         """Make a sequence the last row of the batch."""
-        self._batch.join(row.stock)
-        self._sequences.append(row.sequence)
+        self._batch.join(self._open(key))
+        del self._pending[key]
+        self._rows.append(key)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only the rows at these positions, in this order."""
         self._batch.keep(rows)
-        staying = [self._sequences[index] for index in rows]
-        if self._paged:
-            for sequence in set(self._sequences) - set(staying):
-                self._paged.close(sequence)
-        self._sequences = staying
+        staying = [self._rows[index] for index in rows]
+        for key in set(self._rows) - set(staying):
+            self._forget(key)
+        self._rows = staying
+
+    def discard(self, key: int) -> None:
+        if self._pending.pop(key, None) is not None:
+            self._forget(key)
+
+    def reset(self) -> None:
+        """Drop all sequences."""
+        self.keep([])
+        for key in list(self._pending):
+            self.discard(key)
+
+    def save(self, key: int, length: int) -> SavedState | None:
+        pending = self._pending.get(key)
+        try:
+            row = self._batch.extract(self._rows.index(key)) if pending is None else pending
+            stock = copied(row, self._lengths[key] - length)
+            own = compact(stock)
+        except Exception as reason:  # a model's own kind of cache, which may not come apart or not be copied
+            log.debug("the state of a sequence cannot be kept: %r", reason)
+            return None
+        self._saved_bytes += own
+        paged = None if self._blocks is None else self._blocks.save(key, length)
+        return SavedState(length, () if paged is None else paged.blocks, own, _Content(stock, paged))
+
+    def adopt(self, key: int, state: SavedState, length: int) -> None:
+        content: _Content = state.content
+        self._pending[key] = copied(content.stock, state.length - length)
+        self._lengths[key] = length
+        if self._blocks is not None and content.paged is not None:
+            self._blocks.adopt(key, content.paged, length)
+
+    def freed_by_drop(self, state: SavedState) -> int:
+        content: _Content = state.content
+        blocks = 0 if self._blocks is None or content.paged is None else self._blocks.freed_by_drop(content.paged)
+        return state.own_bytes + blocks
+
+    def drop(self, state: SavedState) -> None:
+        content: _Content = state.content
+        self._saved_bytes -= state.own_bytes
+        if self._blocks is not None and content.paged is not None:
+            self._blocks.drop(content.paged)
+
+    def _open(self, key: int) -> LayerCaches:
+        if key not in self._pending:
+            self._pending[key] = self._stock_part(self._make())
+            self._lengths[key] = 0
+        return self._pending[key]
+
+    def _forget(self, key: int) -> None:
+        self._lengths.pop(key)
+        if self._blocks is not None:
+            self._blocks.discard(key)
+
+    def _begin(self, keys: Sequence[int], count: int) -> None:
+        if self._paged is not None and self._blocks is not None:
+            self._paged.begin([self._blocks.number(key) for key in keys], count)
+        self._step = keys, count
+
+    def _check(self, growth: int) -> None:
+        # Blocks have a limit of their own.
+        if self._budget is not None and growth and self.memory.used + growth > self._budget:
+            raise MemoryError(f"no room for {growth} more bytes of keys and values")
+
+    def _batch_bytes(self, more: int) -> int:
+        """Of the rows, which mlx-lm pads to the longest one, with `more` tokens each."""
+        longest = max((self._lengths[key] for key in self._rows), default=0)
+        return len(self._rows) * self._footprint.bytes(longest + more)
 
     def _stock_part(self, caches: LayerCaches) -> LayerCaches:
         paged = self._paged.layers if self._paged else {}

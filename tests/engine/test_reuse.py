@@ -1,0 +1,154 @@
+"""Cached prompts on real models with random weights: a hit gives the tokens of a cold run, for every class of cache."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from mlxcel.config import CacheConfig, EngineConfig
+from mlxcel.engine.backend import Backend
+from mlxcel.engine.cache.storage import Reuse
+from mlxcel.engine.engine import Engine
+from mlxcel.engine.request import GenerationRequest, SamplingParams
+from tests.engine.test_engine import collect
+from tests.engine.test_native_backend import backend as native_backend
+from tests.engine.test_runner import backend as mlx_backend
+
+CACHE = CacheConfig(min_prefix=4, apc_block_size=4)
+WINDOW = 8
+"""Of the small Gemma 3."""
+
+CUT = [
+    ("decoder", "llama"),
+    ("decoder", "qwen3"),
+    ("paged", "llama"),
+    ("paged", "qwen3_moe"),
+    ("paged", "gemma3_text"),
+    ("native", "llama"),
+    ("stock", "llama"),
+    ("stock", "qwen3_moe"),
+    ("int8", "llama"),
+    ("4 bits", "qwen3"),
+]
+"""Plain attention: in blocks, in blocks with windows, in mlx-lm's caches, and packed."""
+WHOLE = [
+    ("paged", "qwen3_next"),
+    ("native", "qwen3_next"),
+    ("stock", "qwen3_next"),
+    ("stock", "gemma3_text"),
+    ("int8", "qwen3_next"),
+    ("stock", "gpt_oss"),
+    ("stock", "mamba2"),
+    ("native", "lfm2"),
+]
+"""Recurrent layers, rotating windows, and both beside plain attention."""
+
+
+def make(kind: str, family: str) -> Backend:
+    if kind == "decoder":
+        return native_backend(family, "4 bits in 32")
+    return mlx_backend(family, kind, blocks=64)
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(256) for _ in range(length)]
+
+
+Ask = Callable[..., Awaitable[tuple[str, int]]]
+
+
+def served(backend: Backend, test: Callable[[Ask, Engine], Awaitable[None]]) -> None:
+    async def run() -> None:
+        engine = Engine(EngineConfig(prefill_chunk_size=16), lambda: backend, CACHE)
+        engine.start()
+        await engine.wait_ready()
+
+        async def ask(tokens: list[int], count: int = 12, **fields: object) -> tuple[str, int]:
+            made = GenerationRequest(tuple(tokens), SamplingParams(temperature=0.0), count, **fields)  # type: ignore[arg-type]
+            text, finished = await collect(engine.submit([made])[0])
+            assert finished.message is None, finished
+            return text, finished.usage.cached_tokens
+
+        try:
+            await test(ask, engine)
+        finally:
+            await engine.close()
+
+    asyncio.run(asyncio.wait_for(run(), 120))
+
+
+@pytest.mark.parametrize(("kind", "family"), CUT)
+def test_any_common_beginning_is_used(kind: str, family: str) -> None:
+    backend = make(kind, family)
+    assert backend.kv.reuse is Reuse.BEGINNING
+    first = prompt(150, 1)
+    others = [first, first + prompt(40, 2), first[:70] + prompt(30, 3), first[:64] + prompt(3, 4), first, first[:40]]
+
+    async def test(ask: Ask, engine: Engine) -> None:
+        cold = [(await ask(tokens, cache_prompt=False))[0] for tokens in others]
+        await ask(first)
+        for tokens, expected in zip(others, cold, strict=True):
+            text, cached = await ask(tokens)
+            assert text == expected
+            assert cached >= min(len(tokens) - 1, 64)
+        # All at once: they share blocks while they write.
+        together = await asyncio.gather(*(ask(tokens) for tokens in others))
+        assert [text for text, _ in together] == cold
+        assert all(cached for _, cached in together)
+        await engine.reset_cache()
+        assert backend.kv.memory.used == 0
+        assert await ask(first) == (cold[0], 0)
+
+    served(backend, test)
+
+
+@pytest.mark.parametrize(("kind", "family"), WHOLE)
+def test_a_whole_state_is_used_by_what_goes_on_from_it(kind: str, family: str) -> None:
+    """Two turns of a chat whose second prompt writes the answer of the first one differently, and a regeneration."""
+    backend = make(kind, family)
+    assert backend.kv.reuse is Reuse.WHOLE
+    history = prompt(5 * WINDOW, 1)
+    first = history + prompt(3, 2)
+    second_history = history + prompt(30, 3)
+    second = second_history + prompt(3, 2)
+
+    async def test(ask: Ask, engine: Engine) -> None:
+        cold = [(await ask(tokens, cache_prompt=False))[0] for tokens in (first, second)]
+        assert await ask(first, history=len(history)) == (cold[0], 0)
+        text, cached = await ask(second, history=len(second_history))
+        assert (text, cached) == (cold[1], len(history))
+        assert await ask(second, history=len(second_history)) == (cold[1], len(second_history))
+        # A raw text that goes on from all that was generated.
+        stats = engine.cache_stats()
+        assert stats.snapshot_entries > 0
+        assert stats.reject_model_owned_state == 0
+        together = await asyncio.gather(*(ask(tokens) for tokens in (first, second, second)))
+        assert [text for text, _ in together] == [cold[0], cold[1], cold[1]]
+        await engine.reset_cache()
+        assert backend.kv.memory.used == 0
+
+    served(backend, test)
+
+
+@pytest.mark.parametrize(("kind", "family"), [*CUT[:1], *CUT[2:3], *CUT[-1:], *WHOLE])
+def test_a_text_goes_on_from_its_own_answer(kind: str, family: str) -> None:
+    backend = make(kind, family)
+    start = prompt(5 * WINDOW, 5)
+
+    async def test(ask: Ask, engine: Engine) -> None:
+        made = GenerationRequest(tuple(start), SamplingParams(temperature=0.0), 12, logprobs=0)
+        generation = engine.submit([made])[0]
+        said = [
+            e.chosen.token_id for event in [event async for event in generation] for e in getattr(event, "logprobs", ())
+        ]
+        assert len(said) == 12
+        longer = start + said + prompt(5, 6)
+        text, cached = await ask(longer)
+        assert cached == len(start) + 11
+        assert text == (await ask(longer, cache_prompt=False))[0]
+
+    served(backend, test)
