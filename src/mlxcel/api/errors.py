@@ -84,8 +84,10 @@ def to_api_error(error: Exception) -> ApiError:
             return error
         case ContextOverflow():
             return invalid(str(error), code="context_length_exceeded")
-        case PromptError() | UnknownToken():
+        case PromptError():
             return invalid(str(error))
+        case UnknownToken():
+            return invalid(str(error), error.field)
         case Busy() | Loading():
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_BUSY, str(error))
         case Dead():

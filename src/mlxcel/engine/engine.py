@@ -119,8 +119,8 @@ class Engine:
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Queue all of `requests` or none (event-loop thread only).
 
-        Raises Loading, Dead, ContextOverflow (a prompt leaves no room for a single token in a slot), UnknownToken or
-        Busy (too little room in the queue), before anything is queued.
+        Raises Loading, Dead, ContextOverflow (a prompt leaves no room for a single token in a slot), UnknownToken (in
+        a prompt or a bias) or Busy (too little room in the queue), before anything is queued.
         """
         info, context = self.info, self.slot_context
         if self._closing:
@@ -128,9 +128,8 @@ class Engine:
         for request in requests:
             if len(request.prompt) >= context:
                 raise ContextOverflow(len(request.prompt), context)
-            for token in (min(request.prompt), max(request.prompt)):
-                if not 0 <= token < info.vocabulary:
-                    raise UnknownToken(token, info.vocabulary)
+            _check_tokens("prompt", request.prompt, info.vocabulary)
+            _check_tokens("logit_bias", [token for token, _ in request.sampling.logit_bias], info.vocabulary)
         sequences = [self._sequence(request, info, context) for request in requests]
         with self._in_flight_lock:
             if self._in_flight + len(requests) > self._slots + self._config.max_queue_depth:
@@ -223,3 +222,9 @@ class Engine:
                 Finished(FinishReason.ERROR, StopKind.NONE, usage, Timings(0.0, 0.0, 0.0), message=message)
             )
         self._live.clear()
+
+
+def _check_tokens(field: str, tokens: Sequence[int], vocabulary: int) -> None:
+    for token in (min(tokens, default=0), max(tokens, default=0)):
+        if not 0 <= token < vocabulary:
+            raise UnknownToken(field, token, vocabulary)

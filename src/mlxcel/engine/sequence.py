@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from mlxcel.engine.backend import Logits, Tokenizer
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
+from mlxcel.engine.loops import LoopDetector
 from mlxcel.engine.request import GenerationRequest
-from mlxcel.engine.sampling.chain import Sampler
 from mlxcel.engine.sampling.logprobs import token_logprob
+from mlxcel.engine.sampling.sampler import Sampler
 from mlxcel.engine.text import TextState
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Sequence:
         self.prefilled = 0
         self._tokenizer = tokenizer
         self._budget = budget
-        self._sampler = Sampler(request.sampling, request.prompt)
+        self._sampler: Sampler | None = None
+        self._loops = None if request.loops is None else LoopDetector(request.loops, budget)
         self._text = TextState(tokenizer, request.stop)
         self._generated = 0
         self._next_input = request.prompt[-1]
@@ -60,16 +62,23 @@ class Sequence:
         """True when nothing (more) may be generated."""
         return self._generated >= self._budget
 
+    @property
+    def sampler(self) -> Sampler:
+        """What chooses the tokens. Made when it is first asked for, because reading a long prompt takes a moment."""
+        if self._sampler is None:
+            self._sampler = Sampler(self.request.sampling, self.request.prompt, self._tokenizer)
+        return self._sampler
+
     def start(self) -> None:
         """Note that prefill begins now."""
         self._started = time.monotonic()
 
-    def advance(self, logits: Logits) -> list[Event]:
-        """Take the next token from `logits` (float32 [vocabulary]); events end with `Finished` when it was the last.
+    def advance(self, logits: Logits, token: int) -> list[Event]:
+        """Take the next token, chosen from `logits` (float32 [vocabulary]); events end with `Finished` when it was the
+        last.
 
-        Order of the tests: end token, stop string, budget.
+        Order of the tests: end token, stop string, budget, loop.
         """
-        token = self._sampler.sample(logits)
         if self._first_token is None:
             self._first_token = time.monotonic()
         if token in self._tokenizer.eos_token_ids:
@@ -84,6 +93,8 @@ class Sequence:
             return [*events, self._finished(FinishReason.STOP, StopKind.WORD)]
         if self.exhausted:
             return [*events, *self.finish(FinishReason.LENGTH, StopKind.LIMIT)]
+        if self._loops is not None and self._loops.push(token):
+            return [*events, *self.finish(FinishReason.STOP, StopKind.NONE)]
         return events
 
     def finish(self, reason: FinishReason, kind: StopKind, message: str | None = None) -> list[Event]:

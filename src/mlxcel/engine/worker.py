@@ -19,6 +19,8 @@ from mlxcel.engine.counters import Counters
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.sampling.candidates import SamplingError
+from mlxcel.engine.sampling.rows import rows
+from mlxcel.engine.sampling.sampler import sample
 from mlxcel.engine.scheduler import Decode, Prefill, Scheduler
 from mlxcel.engine.sequence import Sequence
 
@@ -71,6 +73,7 @@ class Worker(threading.Thread):
         """Thread body."""
         try:
             self._backend, self._scheduler = self._prepare()
+            self._rows = rows(self._backend.info.threads)
             while not self._stopping:
                 self._take_in()
                 self._drop_cancelled()
@@ -138,11 +141,14 @@ class Worker(threading.Thread):
         self._failed_steps = 0
         self._scheduler.decoded()
         self.counters.decode_steps += 1
+        tokens = sample(step.rows, logits, self._rows)
         ended: list[Sequence] = []
-        for sequence, row in zip(step.rows, logits, strict=True):
+        for sequence, row, token in zip(step.rows, logits, tokens, strict=True):
             before = sequence.generated
             try:
-                events = sequence.advance(row)
+                if isinstance(token, Exception):
+                    raise token
+                events = sequence.advance(row, token)
             except Exception as error:
                 log.warning("a row cannot be sampled: %s", error, exc_info=not isinstance(error, SamplingError))
                 events = self._failure(sequence, error)

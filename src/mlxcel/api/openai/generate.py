@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from mlxcel.api.connection import ClientGone, cancel_on_disconnect
 from mlxcel.api.errors import generation_failed, invalid
-from mlxcel.api.openai.sampling import resolve_max_tokens, resolve_sampling, with_choice_seed
+from mlxcel.api.openai.sampling import resolve_loops, resolve_max_tokens, resolve_sampling, with_choice_seed
 from mlxcel.api.openai.schema import GenerationFields
 from mlxcel.api.openai.wire import Choice, Usage, Wire
 from mlxcel.api.sse import EventStream, SseWriter
@@ -40,8 +40,9 @@ def submit(
     prompt: tuple[int, ...],
     logprobs: int | None,
 ) -> list[Generation]:
-    """Queue one generation per choice. Raises what `Engine.submit` raises."""
+    """Queue one generation per choice. Raises ApiError 400 and what `Engine.submit` raises."""
     sampling = resolve_sampling(fields, model.sampling)
+    loops = resolve_loops(fields, model.loops)
     max_tokens = resolve_max_tokens(fields, state.config.engine)
     priority = read_priority(headers)
     return state.engine.submit(
@@ -52,6 +53,7 @@ def submit(
                 max_tokens=max_tokens,
                 stop=fields.stop_strings,
                 logprobs=logprobs,
+                loops=loops,
                 priority=priority,
             )
             for index in range(choice_count(state, fields))
