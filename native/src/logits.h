@@ -41,9 +41,9 @@ struct LogitKernels {
   double (*mass)(const float* x, int n, float peak, float scale);               // their sum
   Moments (*moments)(const float* x, int n, float peak, float scale);
   Spread (*spread)(const float* x, int n, float peak);
-  // Other logits: the closer the probability, of which `share` is the unit of weights, to `aim`, the larger. Those that
-  // are -inf stay so.
-  void (*near)(const float* x, int n, float peak, float scale, float share, float aim, float* out);
+  // Other logits: the closer the probability, weight times `unit`, to `aim`, the larger. What weighs nothing gets one
+  // that weighs nothing either.
+  void (*near)(const float* x, int n, float peak, float scale, float unit, float aim, float* out);
   // Copies the elements whose bit is set, 32 to a word from the lowest bit on; the others become -inf.
   void (*mask)(const float* x, const uint32_t* words, int n, float* out);
 };

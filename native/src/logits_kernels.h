@@ -1,6 +1,7 @@
 // LogitKernels in the operations of simd.h.
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 
 #include "logits.h"
@@ -116,15 +117,15 @@ static Spread spread_of_row(const float* x, int n, float peak) {
   return {static_cast<double>((n + 15) / 16 * 16 - out), total_of(distances), total_of(squares)};
 }
 
-static void near_row(const float* x, int n, float peak, float scale, float share, float aim, float* out) {
-  const f32x16 top = splat(peak), factor = splat(scale), unit = splat(share), middle = splat(aim);
-  const f32x16 narrow = splat(1.0f / 0.3f), infinite = splat(INFINITY);
+static void near_row(const float* x, int n, float peak, float scale, float unit, float aim, float* out) {
+  const f32x16 top = splat(peak), factor = splat(scale), per_weight = splat(unit), middle = splat(aim);
+  const f32x16 narrow = splat(1.0f / 0.3f), zero = splat(0.0f);
   map(x, n, out, [&](f32x16 v) {
-    const f32x16 p = mul(weight(weight_exponent(v, top, factor)), unit);
-    const f32x16 d = mul(abs(sub(p, middle)), narrow);
+    const f32x16 w = weight(weight_exponent(v, top, factor));
+    const f32x16 d = mul(abs(sub(mul(w, per_weight), middle)), narrow);
     const f32x16 loss = div(mul(mul(splat(10.0f), d), d), add(splat(1.0f), d));
-    const f32x16 below = sub(top, v), out_of_it = sub(below, zero_unless_below(below, infinite));  // 0 or infinite
-    return sub(sub(splat(5.0f), loss), out_of_it);
+    const f32x16 weightless = zero_unless_below(sub(w, splat(0x1p-35f)), zero);  // 0, or -2^-35
+    return add(sub(splat(5.0f), loss), mul(weightless, splat(FLT_MAX)));
   });
 }
 

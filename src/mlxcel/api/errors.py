@@ -25,7 +25,7 @@ NOT_SUPPORTED = "not_supported_error"
 SERVER_ERROR = "server_error"
 SERVER_BUSY = "server_busy"
 
-_DECODE_ERROR = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
+_DECODE_ERROR = re.compile(r"(?P<what>.*?)(?: - at `(?:key` in `)?\$\.?(?P<path>.*)`)?", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>\w+)`")
 _MAX_DETAIL = 300
 

@@ -66,7 +66,8 @@ class LoopDetector:
 
     def __init__(self, rule: LoopRule, budget: int) -> None:
         largest = min(rule.max_size, budget // rule.count) if rule.active else 0
-        self._sizes = np.arange(min(max(rule.min_size, 1), rule.max_size, largest + 1), largest + 1)
+        smallest = min(max(rule.min_size, 1), max(rule.max_size, 1), largest + 1)
+        self._sizes = np.arange(smallest, largest + 1)
         self._needed = self._sizes * (rule.count - 1)
         self._runs = np.zeros_like(
             self._sizes

@@ -30,8 +30,8 @@ _OTHER_NAMES = {"repetition_penalty": "repeat_penalty", "repetition_context_size
 def resolve_defaults(server: SamplingDefaults, checkpoint: Mapping[str, Any]) -> SamplingParams:
     """Parameters of a request that names none. Values of the checkpoint outside their range are left out."""
     values = {name: _checked(name, value) for name, value in checkpoint.items() if name in _FIELDS and name != "seed"}
-    values |= {field.name: getattr(server, field.name) for field in dataclasses.fields(server)}
-    return _normalised(dataclasses.replace(SamplingParams(), **_given(values)))
+    flags = {field.name: getattr(server, field.name) for field in dataclasses.fields(server)}
+    return _normalised(dataclasses.replace(SamplingParams(), **(_given(values) | _given(flags))))
 
 
 def resolve_sampling(request: GenerationFields, defaults: SamplingParams) -> SamplingParams:

@@ -39,12 +39,10 @@ class AdaptiveP:
 
 
 def near(candidates: Candidates, weighed: Floats, total: float, aim: float) -> Candidates:
-    """Other logits for the candidates: the closer their probability to `aim`, the larger.
+    """Other logits for the candidates: the closer their probability to `aim`, the larger. What weighs nothing is out.
 
     weighed: weights of the candidates, whose sum is `total`.
     """
     distance = np.abs(weighed * np.float32(1.0 / total) - np.float32(aim)) * _NARROW
     logits = _PEAK - _SHARPNESS * distance * distance / (np.float32(1.0) + distance)
-    with np.errstate(over="ignore"):
-        in_range = np.isfinite(candidates.logits.max() - candidates.logits)
-    return Candidates(np.where(in_range, logits, np.float32(-np.inf)), candidates.ids)
+    return Candidates(np.where(weighed > 0, logits, np.float32(-np.inf)), candidates.ids)
