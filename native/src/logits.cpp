@@ -136,7 +136,7 @@ int typical(const LogitKernels& kernels, const float* x, int n, float peak, doub
   // The logit of a token that is as surprising as the row is on average.
   const float centre = static_cast<float>(peak - moments.exponents / moments.mass * 0.6931471805599453);
   const auto closeness = [x, centre](int64_t i) { return -std::abs(x[i] - centre); };
-  float *keys = nullptr, *weights = nullptr, least = 0.0f;
+  float *keys = nullptr, *weights = nullptr;
   int count = 0, close = 0;
   // Unlikely tokens are far from the centre, mostly farther than the best one and than is needed to reach the target.
   for (const double slack : {8.0, 1.0, 0.0}) {
@@ -159,8 +159,8 @@ int typical(const LogitKernels& kernels, const float* x, int n, float peak, doub
     }
     if (close > 0 && mass >= target) break;
   }
-  for (int i = 0; i < close; i++) least = std::min(least, keys[i]);
-  const Crossing crossing = find_crossing(keys, weights, close, least, 0.0f, target);
+  const auto [least, most] = std::minmax_element(keys, keys + close);
+  const Crossing crossing = find_crossing(keys, weights, close, *least, *most, target);
   return drop_below(closeness, crossing.key, crossing.ties, positions, count);
 }
 
