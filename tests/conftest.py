@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from mlxcel.config import ModelConfig
 from mlxcel.models.catalogue import DEFAULT_MODEL
 from mlxcel.models.resolve import resolve
+
+settings.register_profile("mlxcel", deadline=None)  # how long an example takes says nothing on a busy machine
+settings.load_profile("mlxcel")
 
 
 @pytest.fixture(scope="session")

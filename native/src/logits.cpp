@@ -1,6 +1,7 @@
 #include "logits.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -13,38 +14,39 @@ namespace mlxcel {
 
 namespace {
 
-// Drops, in their order, the positions that are not among those of larger logits than `least` and the first `ties` of
+// Drops, in their order, the positions that are not among those of larger keys than `least` and the first `ties` of
 // those that have just this one.
-int drop_below(const float* x, float least, int ties, int64_t* positions, int count) {
+template <class Key>
+int drop_below(Key key, float least, int ties, int64_t* positions, int count) {
   int kept = 0;
   for (int i = 0; i < count; i++) {
-    const float logit = x[positions[i]];
-    const bool equal = logit == least;
+    const float mine = key(positions[i]);
+    const bool equal = mine == least;
     positions[kept] = positions[i];
-    kept += (logit > least) | (equal & (ties > 0));  // without branches: nobody can predict them
+    kept += (mine > least) | (equal & (ties > 0));  // without branches: nobody can predict them
     ties -= equal;
   }
   return kept;
 }
 
 struct Crossing {
-  float logit;
+  float key;
   int ties;
 };
 
-// Where weights, added up from the largest logit down, reach the target: the logit there, and how many of those that
-// are equal to it are needed. All logits lie in [least, most]. Both arrays lose their contents.
-Crossing find_crossing(float* logits, float* weights, int count, float least, float most, double target) {
+// Where weights, added up from the largest key down, reach the target: the key there, and how many of those that are
+// equal to it are needed, in their order. All keys lie in [least, most]. Both arrays lose their contents.
+Crossing find_crossing(float* keys, float* weights, int count, float least, float most, double target) {
   constexpr int kClasses = 1024;
   uint16_t* const classes = scratch<struct Classes, uint16_t>(count);
   double before = 0.0;
-  // Equally wide classes of logits, the largest first: the one in which the target is reached is divided again, until
+  // Equally wide classes of keys, the largest first: the one in which the target is reached is divided again, until
   // so few are left that they may be sorted, or only equal ones.
   while (count > 32 && most > least) {
     const float scale = kClasses / (most - least);
-    if (!std::isfinite(scale)) break;
+    if (!std::isfinite(scale) || scale == 0.0f) break;
     for (int i = 0; i < count; i++) {
-      classes[i] = static_cast<uint16_t>(std::min(kClasses - 1, static_cast<int>((most - logits[i]) * scale)));
+      classes[i] = static_cast<uint16_t>(std::min(kClasses - 1, static_cast<int>((most - keys[i]) * scale)));
     }
     double masses[kClasses] = {};
     for (int i = 0; i < count; i++) masses[classes[i]] += weights[i];
@@ -52,27 +54,36 @@ Crossing find_crossing(float* logits, float* weights, int count, float least, fl
     while (crossed < kClasses - 1 && before + masses[crossed] < target) before += masses[crossed++];
     int left = 0;
     for (int i = 0; i < count; i++) {
-      logits[left] = logits[i];
+      keys[left] = keys[i];
       weights[left] = weights[i];
       left += classes[i] == crossed;
     }
     // Nothing is left if the target is never reached, which only rounding of sums beyond 2^18 can do.
     if (left == 0) return {least, std::numeric_limits<int>::max()};
     count = left;
-    most = *std::max_element(logits, logits + count);
-    least = *std::min_element(logits, logits + count);
+    most = *std::max_element(keys, keys + count);
+    least = *std::min_element(keys, keys + count);
   }
   std::vector<std::pair<float, float>> ranking(count);
-  for (int i = 0; i < count; i++) ranking[i] = {logits[i], weights[i]};
-  if (most > least) std::ranges::sort(ranking, std::greater<>());
+  for (int i = 0; i < count; i++) ranking[i] = {keys[i], weights[i]};
+  if (most > least) std::ranges::stable_sort(ranking, std::greater<>(), &std::pair<float, float>::first);
   Crossing crossing{most, 0};
-  for (const auto& [logit, weight] : ranking) {
-    crossing.ties = logit == crossing.logit ? crossing.ties + 1 : 1;
-    crossing.logit = logit;
+  for (const auto& [key, weight] : ranking) {
+    crossing.ties = key == crossing.key ? crossing.ties + 1 : 1;
+    crossing.key = key;
     before += weight;
     if (before >= target) break;
   }
   return crossing;
+}
+
+// The logit that elements reach or exceed, but for a part of them that together weighs less than the share 1 - p of
+// all; `slack` times that weight, if one may hope that it does not matter.
+float negligible_below(float peak, double total, int n, double p, double slack) {
+  // Rounding to whole multiples may add half of one to each. Below half of one they weigh nothing.
+  const double cut = std::max((1.0 - p) * total / n - 0x1p-36, 0x1p-37);
+  return std::nextafter(static_cast<float>(peak + std::log(std::min(slack * cut, 0.9)) - 0.01),  // for rounding
+                        -std::numeric_limits<float>::infinity());
 }
 
 }  // namespace
@@ -94,23 +105,18 @@ int top_k(const LogitKernels& kernels, const float* x, int n, int k, int64_t* po
   std::nth_element(values, values + k - 1, values + found, std::greater<>());
   const float least = values[k - 1];
   const auto larger = std::count_if(values, values + k, [&](float v) { return v > least; });
-  return drop_below(x, least, k - static_cast<int>(larger), positions, found);
+  return drop_below([x](int64_t i) { return x[i]; }, least, k - static_cast<int>(larger), positions, found);
 }
 
-int nucleus(const LogitKernels& kernels, const float* x, int n, double p, int64_t* positions) {
-  const float peak = kernels.max(x, n), scale = weight_scale(1.0);
+int nucleus(const LogitKernels& kernels, const float* x, int n, float peak, double p, int64_t* positions) {
+  const float scale = weight_scale(1.0);
   if (!std::isfinite(peak)) return 0;
   p = std::max(p, 0.0);
   const double total = kernels.mass(x, n, peak, scale), target = p * total;
-  // Together, elements below this weight are less than what may be missing; rounding to whole multiples may add half of
-  // one to each. Below half of one they weigh nothing.
-  const double cut = std::max((1.0 - p) * total / n - 0x1p-36, 0x1p-37);
   float threshold = peak, *logits = nullptr;
   int count = 0;
-  // That is far from sharp: for most rows a cut eight times as high leaves enough.
-  for (const double factor : {8.0, 1.0}) {
-    threshold = std::nextafter(static_cast<float>(peak + std::log(std::min(factor * cut, 0.9)) - 0.01),  // for rounding
-                               -std::numeric_limits<float>::infinity());
+  for (const double slack : {8.0, 1.0}) {
+    threshold = negligible_below(peak, total, n, p, slack);
     count = kernels.at_least(x, n, threshold, positions);
     logits = scratch<struct NucleusLogits, float>(count);
     for (int i = 0; i < count; i++) logits[i] = x[positions[i]];
@@ -119,12 +125,48 @@ int nucleus(const LogitKernels& kernels, const float* x, int n, double p, int64_
   float* const weights = scratch<struct NucleusWeights, float>(count);
   kernels.weights(logits, count, peak, scale, weights);
   const Crossing crossing = find_crossing(logits, weights, count, threshold, peak, target);
-  return drop_below(x, crossing.logit, crossing.ties, positions, count);
+  return drop_below([x](int64_t i) { return x[i]; }, crossing.key, crossing.ties, positions, count);
 }
 
-int draw(const LogitKernels& kernels, const float* x, int n, double temperature, double uniform) {
+int typical(const LogitKernels& kernels, const float* x, int n, float peak, double p, int64_t* positions) {
+  const float scale = weight_scale(1.0);
+  if (!std::isfinite(peak)) return 0;
+  const Moments moments = kernels.moments(x, n, peak, scale);
+  const double target = std::max(p, 0.0) * moments.mass;
+  // The logit of a token that is as surprising as the row is on average.
+  const float centre = static_cast<float>(peak - moments.exponents / moments.mass * 0.6931471805599453);
+  const auto closeness = [x, centre](int64_t i) { return -std::abs(x[i] - centre); };
+  float *keys = nullptr, *weights = nullptr;
+  int count = 0, close = 0;
+  // Unlikely tokens are far from the centre, mostly farther than the best one and than is needed to reach the target.
+  for (const double slack : {8.0, 1.0, 0.0}) {
+    const float unlikely = std::min(negligible_below(peak, moments.mass, n, p, slack), 2.0f * centre - peak - 0.01f);
+    const float threshold = slack > 0.0 ? unlikely : -FLT_MAX;
+    const float farthest = slack > 0.0 ? -(centre - threshold) : -std::numeric_limits<float>::infinity();
+    count = kernels.at_least(x, n, threshold, positions);
+    keys = scratch<struct TypicalKeys, float>(count);
+    weights = scratch<struct TypicalWeights, float>(count);
+    for (int i = 0; i < count; i++) keys[i] = x[positions[i]];
+    kernels.weights(keys, count, peak, scale, weights);
+    double mass = 0.0;
+    close = 0;
+    for (int i = 0; i < count; i++) {
+      const float key = closeness(positions[i]);
+      keys[close] = key;
+      weights[close] = weights[i];
+      mass += key > farthest ? weights[i] : 0.0f;
+      close += key > farthest;
+    }
+    if (close > 0 && mass >= target) break;
+  }
+  const auto [least, most] = std::minmax_element(keys, keys + close);
+  const Crossing crossing = find_crossing(keys, weights, close, *least, *most, target);
+  return drop_below(closeness, crossing.key, crossing.ties, positions, count);
+}
+
+Drawn draw(const LogitKernels& kernels, const float* x, int n, float peak, double temperature, double uniform) {
   constexpr int kBlock = 1024;
-  const float peak = kernels.max(x, n), scale = weight_scale(temperature);
+  const float scale = weight_scale(temperature);
   std::vector<double> masses;
   masses.reserve(static_cast<size_t>(n) / kBlock + 1);
   double total = 0.0;
@@ -142,11 +184,12 @@ int draw(const LogitKernels& kernels, const float* x, int n, double temperature,
   }
   float weights[kBlock];
   kernels.weights(x + start, std::min(kBlock, n - start), peak, scale, weights);
-  for (int i = start; i < n - 1; i++) {
-    before += weights[i - start];
-    if (before > point) return i;
+  int position = start;
+  for (; position < n - 1; position++) {
+    before += weights[position - start];
+    if (before > point) break;
   }
-  return n - 1;
+  return {position, weights[position - start] / total};
 }
 
 void penalise(float* x, const int64_t* tokens, const float* counts, size_t listed, float repetition, float frequency,

@@ -17,6 +17,19 @@
 
 namespace mlxcel {
 
+// Sums over a row. Squares and exponents are rounded to multiples of 2^-35 before they are added, as weights are.
+struct Moments {
+  double mass;       // of the weights w
+  double squares;    // of w^2
+  double exponents;  // of w times the powers of two by which the logit is below the largest
+};
+
+// How far finite logits are below the largest: how many there are, and the sums of the distances and of their squares.
+// Each of sixteen sums takes every sixteenth element; then these are added, the first to the last.
+struct Spread {
+  double count, distances, squares;
+};
+
 struct LogitKernels {
   float (*max)(const float* x, int n);  // -inf for an empty row
   // Maxima of parts of the row that have up to `vectors` elements, some of them perhaps none (-inf). Every element is
@@ -26,6 +39,11 @@ struct LogitKernels {
   int (*at_least)(const float* x, int n, float threshold, int64_t* positions);
   void (*weights)(const float* x, int n, float peak, float scale, float* out);  // as above, for a weight_scale
   double (*mass)(const float* x, int n, float peak, float scale);               // their sum
+  Moments (*moments)(const float* x, int n, float peak, float scale);
+  Spread (*spread)(const float* x, int n, float peak);
+  // Other logits: the closer the probability, weight times `unit`, to `aim`, the larger. What weighs nothing gets one
+  // that weighs nothing either.
+  void (*near)(const float* x, int n, float peak, float scale, float unit, float aim, float* out);
   // Copies the elements whose bit is set, 32 to a word from the lowest bit on; the others become -inf.
   void (*mask)(const float* x, const uint32_t* words, int n, float* out);
 };
@@ -38,17 +56,24 @@ inline float weight_scale(double temperature) {
 
 constexpr int block_count(int n, int vectors) { return 16 * ((n + 16 * vectors - 1) / (16 * vectors)); }
 
-// These write rising positions, for which they need room for n, and return how many.
+// These write rising positions, for which they need room for n, and return how many. `peak` is the largest element.
 
 // The k largest, or all when there are fewer.
 int top_k(const LogitKernels& kernels, const float* x, int n, int k, int64_t* positions);
 // The shortest part of the ranking whose weight, at temperature 1, reaches the share `p` of the whole: at least the
 // largest element.
-int nucleus(const LogitKernels& kernels, const float* x, int n, double p, int64_t* positions);
+int nucleus(const LogitKernels& kernels, const float* x, int n, float peak, double p, int64_t* positions);
+// The same for another ranking: elements whose probability is closest to what the entropy of the row says come first.
+int typical(const LogitKernels& kernels, const float* x, int n, float peak, double p, int64_t* positions);
+
+struct Drawn {
+  int position;
+  double share;  // its part of all weights
+};
 
 // The first position up to which, in the order of the row, the weights add up to more than the share `uniform` in
 // [0, 1) of the whole. The row is not empty.
-int draw(const LogitKernels& kernels, const float* x, int n, double temperature, double uniform);
+Drawn draw(const LogitKernels& kernels, const float* x, int n, float peak, double temperature, double uniform);
 
 // Penalties for tokens that were seen, each listed once: positive logits are divided by `repetition` and others
 // multiplied; then `counts` times `frequency` and once `presence` are subtracted.

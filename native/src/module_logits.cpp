@@ -1,15 +1,20 @@
-// `mlxcel._kernels.logits`. Calls are short, so they keep the interpreter's lock: another thread might hold it for
-// much longer than they take.
+// `mlxcel._kernels.Rows` and `Chain`. Calls are short, so they keep the interpreter's lock: another thread might hold
+// it for much longer than they take.
 #include "module_logits.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 #include <utility>
+#include <vector>
 
-#include "dispatch.h"
+#include "chain.h"
+#include "pool.h"
 #include "scratch.h"
 
 namespace nb = nanobind;
@@ -27,28 +32,6 @@ using Words = Array<const uint32_t>;
 
 int size_of(const Row& row) { return static_cast<int>(row.size()); }
 
-// A numpy array that owns its elements.
-template <class Element>
-nb::ndarray<nb::numpy, Element> owned(std::unique_ptr<Element[]> elements, size_t count) {
-  Element* data = elements.release();
-  const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<Element*>(p); });
-  return nb::ndarray<nb::numpy, Element>(data, {count}, owner);
-}
-
-// What `select` writes into room for all positions.
-template <class Select>
-nb::ndarray<nb::numpy, int64_t> positions(const Row& row, Select select) {
-  int64_t* const room = scratch<struct Room, int64_t>(row.size());
-  const int count = select(room);
-  auto exact = std::make_unique_for_overwrite<int64_t[]>(count);
-  std::copy_n(room, count, exact.get());
-  return owned(std::move(exact), count);
-}
-
-void expect_some(const Row& row) {
-  if (row.size() == 0) throw nb::value_error("the row is empty");
-}
-
 void expect_inside(const Ids& tokens, const MutableRow& row) {
   const auto inside = [&](int64_t token) { return token >= 0 && static_cast<size_t>(token) < row.size(); };
   if (!std::all_of(tokens.data(), tokens.data() + tokens.size(), inside)) {
@@ -56,18 +39,48 @@ void expect_inside(const Ids& tokens, const MutableRow& row) {
   }
 }
 
-std::pair<int, float> best(const Row& row) {
-  expect_some(row);
-  const int at = kernels().rows.argmax(row.data(), size_of(row));
-  return {at, row.data()[at]};
-}
+// Rows of a step, which several threads share.
+class Rows {
+ public:
+  using Choices = std::vector<std::pair<int, double>>;
 
-nb::ndarray<nb::numpy, float> weights(const Row& row, double temperature) {
-  const LogitKernels& logits = kernels().logits;
-  const int n = size_of(row);
-  auto out = std::make_unique_for_overwrite<float[]>(n);
-  logits.weights(row.data(), n, logits.max(row.data(), n), weight_scale(temperature), out.get());
-  return owned(std::move(out), n);
+  explicit Rows(int threads) : pool_(threads) {}
+
+  Choices choose(const std::vector<Row>& rows, const std::vector<const Chain*>& chains,
+                 const std::vector<std::tuple<double, bool, double>>& steps) {
+    if (chains.size() != rows.size() || steps.size() != rows.size()) {
+      throw nb::value_error("each row needs a chain and a step");
+    }
+    for (const Row& row : rows) {
+      if (row.size() == 0) throw nb::value_error("a row is empty");
+    }
+    Choices chosen(rows.size());
+    const auto choose_one = [&](int i) {
+      const auto& [uniform, exclude_top, feedback] = steps[i];
+      const Step step{uniform, exclude_top, feedback};
+      const Choice choice = mlxcel::choose(kernels(), rows[i].data(), size_of(rows[i]), *chains[i], step);
+      chosen[i] = {choice.token, choice.share};
+    };
+    if (rows.size() == 1) {
+      choose_one(0);
+    } else {
+      pool_.run([&](Worker& worker) { worker.each(static_cast<int>(rows.size()), choose_one); });
+    }
+    return chosen;
+  }
+
+ private:
+  Pool pool_;
+};
+
+nb::ndarray<nb::numpy, int64_t> largest(const Row& row, int64_t k) {
+  const int most = static_cast<int>(std::clamp<int64_t>(k, 0, size_of(row)));
+  int64_t* const found = scratch<struct Largest, int64_t>(row.size());
+  const size_t count = top_k(kernels().logits, row.data(), size_of(row), most, found);
+  auto positions = std::make_unique_for_overwrite<int64_t[]>(count);
+  std::copy_n(found, count, positions.get());
+  const nb::capsule owner(positions.get(), [](void* p) noexcept { delete[] static_cast<int64_t*>(p); });
+  return nb::ndarray<nb::numpy, int64_t>(positions.release(), {count}, owner);
 }
 
 std::pair<float, double> mass(const Row& row, double temperature) {
@@ -92,49 +105,39 @@ void add_at(const MutableRow& row, const Ids& tokens, const Row& values) {
 }  // namespace
 
 void register_logits(nb::module_& m) {
-  nb::module_ logits = m.def_submodule("logits", "Selection, probabilities and draws from one row of logits.");
-  logits.def("best", &best, "row"_a, "Position and value of the largest; those of the first NaN, if there is one.");
-  logits.def(
-      "top_k",
-      [](const Row& row, int64_t k) {
-        const int most = static_cast<int>(std::clamp<int64_t>(k, 0, size_of(row)));
-        return positions(row, [&](int64_t* out) { return top_k(kernels().logits, row.data(), size_of(row), most, out); });
-      },
-      "row"_a, "k"_a, "Positions of the k largest, rising.");
-  logits.def(
-      "at_least",
-      [](const Row& row, float threshold) {
-        return positions(
-            row, [&](int64_t* out) { return kernels().logits.at_least(row.data(), size_of(row), threshold, out); });
-      },
-      "row"_a, "threshold"_a, "Positions of what is not below the threshold, rising.");
-  logits.def(
-      "nucleus",
-      [](const Row& row, double p) {
-        return positions(row, [&](int64_t* out) { return nucleus(kernels().logits, row.data(), size_of(row), p, out); });
-      },
-      "row"_a, "p"_a, "Positions of the fewest that have the share p of the probability, rising.");
-  logits.def("weights", &weights, "row"_a, "temperature"_a, "Probabilities relative to the largest.");
-  logits.def("mass", &mass, "row"_a, "temperature"_a, "The largest logit and the sum of the weights.");
-  logits.def(
-      "draw",
-      [](const Row& row, double temperature, double uniform) {
-        expect_some(row);
-        return draw(kernels().logits, row.data(), size_of(row), temperature, uniform);
-      },
-      "row"_a, "temperature"_a, "uniform"_a, "The position at the share `uniform` of the weights.");
-  // Conversion would change a copy.
-  logits.def("mask", &mask, "row"_a, "words"_a, "out"_a.noconvert(), "Copy what has its bit set; the rest is -inf.");
-  logits.def("add_at", &add_at, "row"_a.noconvert(), "tokens"_a, "values"_a, "Add values at tokens, in place.");
-  logits.def(
-      "penalise",
-      [](const MutableRow& row, const Ids& tokens, const Row& counts, float repetition, float frequency, float presence) {
-        if (counts.size() != tokens.size()) throw nb::value_error("each token needs a count");
-        expect_inside(tokens, row);
-        penalise(row.data(), tokens.data(), counts.data(), tokens.size(), repetition, frequency, presence);
-      },
-      "row"_a.noconvert(), "tokens"_a, "counts"_a, "repetition"_a, "frequency"_a, "presence"_a,
-      "Lower the logits of tokens that were seen, in place; each is listed once.");
+  nb::class_<Chain>(m, "Chain", "How one sequence is sampled; see mlxcel/engine/sampling.")
+      .def("__init__",
+           [](Chain* self, bool greedy, double temperature, double top_n_sigma, bool p_less, double typical_p,
+              int top_k, double top_p, double min_p, double xtc_threshold, double dynatemp_range,
+              double dynatemp_exponent, int mirostat, bool adaptive) {
+             new (self) Chain{greedy, temperature, top_n_sigma, p_less, typical_p, top_k, top_p, min_p, xtc_threshold,
+                              dynatemp_range, dynatemp_exponent, mirostat, adaptive};
+           },
+           nb::kw_only(), "greedy"_a, "temperature"_a, "top_n_sigma"_a, "p_less"_a, "typical_p"_a, "top_k"_a,
+           "top_p"_a, "min_p"_a, "xtc_threshold"_a, "dynatemp_range"_a, "dynatemp_exponent"_a, "mirostat"_a,
+           "adaptive"_a);
+
+  nb::class_<Rows>(m, "Rows", "Works on rows of logits.")
+      .def(nb::init<int>(), "threads"_a)
+      .def("choose", &Rows::choose, "rows"_a, "chains"_a, "steps"_a,
+           "Token (-1: none, for the row holds no numbers) and its share, for each row; a step is a uniform random "
+           "number, whether XTC acts, and what mirostat or adaptive-p go by.")
+      .def_static("top_k", &largest, "row"_a, "k"_a, "Positions of the k largest, rising.")
+      .def_static("mass", &mass, "row"_a, "temperature"_a, "The largest logit and the sum of the weights.")
+      // Conversion would change a copy.
+      .def_static("mask", &mask, "row"_a, "words"_a, "out"_a.noconvert(),
+                  "Copy what has its bit set; the rest is -inf.")
+      .def_static("add_at", &add_at, "row"_a.noconvert(), "tokens"_a, "values"_a, "Add values at tokens, in place.")
+      .def_static(
+          "penalise",
+          [](const MutableRow& row, const Ids& tokens, const Row& counts, float repetition, float frequency,
+             float presence) {
+            if (counts.size() != tokens.size()) throw nb::value_error("each token needs a count");
+            expect_inside(tokens, row);
+            penalise(row.data(), tokens.data(), counts.data(), tokens.size(), repetition, frequency, presence);
+          },
+          "row"_a.noconvert(), "tokens"_a, "counts"_a, "repetition"_a, "frequency"_a, "presence"_a,
+          "Lower the logits of tokens that were seen, in place; each is listed once.");
 }
 
 }  // namespace mlxcel

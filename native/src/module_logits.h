@@ -4,7 +4,7 @@
 
 namespace mlxcel {
 
-// Adds the submodule `logits`: what sampling needs of logits.h.
+// Adds the classes `Rows` and `Chain`: what sampling needs of logits.h and chain.h.
 void register_logits(nanobind::module_& m);
 
 }  // namespace mlxcel

@@ -116,6 +116,37 @@ MLXCEL_INLINE f32x16 round_even(f32x16 a) {
   return {_mm256_round_ps(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
           _mm256_round_ps(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
+// Lanes of a that are below b; the others are 0.
+MLXCEL_INLINE f32x16 zero_unless_below(f32x16 a, f32x16 b) {
+  return {_mm256_and_ps(a.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+          _mm256_and_ps(a.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
+
+// --- double lanes
+struct f64x16 {
+  __m256d v[4];
+};
+// f(register) for each register.
+template <class Quarter>
+MLXCEL_INLINE f64x16 double_quarters(Quarter&& f) {
+  return {{f(0), f(1), f(2), f(3)}};
+}
+MLXCEL_INLINE f64x16 zero_f64() {
+  return double_quarters([](int) { return _mm256_setzero_pd(); });
+}
+MLXCEL_INLINE void store(double* p, f64x16 a) {
+  for (int i = 0; i < 4; i++) _mm256_storeu_pd(p + 4 * i, a.v[i]);
+}
+MLXCEL_INLINE f64x16 to_f64(f32x16 a) {
+  return {{_mm256_cvtps_pd(_mm256_castps256_ps128(a.lo)), _mm256_cvtps_pd(_mm256_extractf128_ps(a.lo, 1)),
+           _mm256_cvtps_pd(_mm256_castps256_ps128(a.hi)), _mm256_cvtps_pd(_mm256_extractf128_ps(a.hi, 1))}};
+}
+MLXCEL_INLINE f64x16 add(f64x16 a, f64x16 b) {
+  return double_quarters([&](int i) { return _mm256_add_pd(a.v[i], b.v[i]); });
+}
+MLXCEL_INLINE f64x16 mul(f64x16 a, f64x16 b) {
+  return double_quarters([&](int i) { return _mm256_mul_pd(a.v[i], b.v[i]); });
+}
 
 // --- integer lanes
 MLXCEL_INLINE i32x16 zero_i32() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }

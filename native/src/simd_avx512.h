@@ -67,6 +67,25 @@ MLXCEL_INLINE f32x16 exp2_whole(f32x16 n) {
 MLXCEL_INLINE f32x16 round_even(f32x16 a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
+// Lanes of a that are below b; the others are 0.
+MLXCEL_INLINE f32x16 zero_unless_below(f32x16 a, f32x16 b) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), a.v)};
+}
+
+// --- double lanes
+struct f64x16 {
+  __m512d lo, hi;
+};
+MLXCEL_INLINE f64x16 zero_f64() { return {_mm512_setzero_pd(), _mm512_setzero_pd()}; }
+MLXCEL_INLINE void store(double* p, f64x16 a) {
+  _mm512_storeu_pd(p, a.lo);
+  _mm512_storeu_pd(p + 8, a.hi);
+}
+MLXCEL_INLINE f64x16 to_f64(f32x16 a) {
+  return {_mm512_cvtps_pd(_mm512_castps512_ps256(a.v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1))};
+}
+MLXCEL_INLINE f64x16 add(f64x16 a, f64x16 b) { return {_mm512_add_pd(a.lo, b.lo), _mm512_add_pd(a.hi, b.hi)}; }
+MLXCEL_INLINE f64x16 mul(f64x16 a, f64x16 b) { return {_mm512_mul_pd(a.lo, b.lo), _mm512_mul_pd(a.hi, b.hi)}; }
 
 // --- integer lanes
 MLXCEL_INLINE i32x16 zero_i32() { return {_mm512_setzero_si512()}; }

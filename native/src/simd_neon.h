@@ -130,6 +130,39 @@ MLXCEL_INLINE f32x16 exp2_whole(f32x16 n) {
 MLXCEL_INLINE f32x16 round_even(f32x16 a) {
   return float_quarters([&](int i) { return vrndnq_f32(a.v[i]); });
 }
+// Lanes of a that are below b; the others are 0.
+MLXCEL_INLINE f32x16 zero_unless_below(f32x16 a, f32x16 b) {
+  return float_quarters([&](int i) {
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a.v[i]), vcltq_f32(a.v[i], b.v[i])));
+  });
+}
+
+// --- double lanes
+struct f64x16 {
+  float64x2_t v[8];
+};
+// f(register) for each register.
+template <class Eighth>
+MLXCEL_INLINE f64x16 double_eighths(Eighth&& f) {
+  return {{f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)}};
+}
+MLXCEL_INLINE f64x16 zero_f64() {
+  return double_eighths([](int) { return vdupq_n_f64(0.0); });
+}
+MLXCEL_INLINE void store(double* p, f64x16 a) {
+  for (int i = 0; i < 8; i++) vst1q_f64(p + 2 * i, a.v[i]);
+}
+MLXCEL_INLINE f64x16 to_f64(f32x16 a) {
+  return double_eighths([&](int i) {
+    return i % 2 ? vcvt_high_f64_f32(a.v[i / 2]) : vcvt_f64_f32(vget_low_f32(a.v[i / 2]));
+  });
+}
+MLXCEL_INLINE f64x16 add(f64x16 a, f64x16 b) {
+  return double_eighths([&](int i) { return vaddq_f64(a.v[i], b.v[i]); });
+}
+MLXCEL_INLINE f64x16 mul(f64x16 a, f64x16 b) {
+  return double_eighths([&](int i) { return vmulq_f64(a.v[i], b.v[i]); });
+}
 
 // --- integer lanes
 MLXCEL_INLINE i32x16 zero_i32() {

@@ -5,6 +5,7 @@
 namespace mlxcel::MLXCEL_ISA {
 
 typedef float float4 __attribute__((vector_size(16)));
+typedef double double2 __attribute__((vector_size(16)));
 typedef int32_t int4 __attribute__((vector_size(16)));
 typedef uint32_t uint4 __attribute__((vector_size(16)));
 typedef int16_t short8 __attribute__((vector_size(16)));
@@ -187,6 +188,31 @@ MLXCEL_INLINE f32x16 exp2_whole(f32x16 n) {
 }
 MLXCEL_INLINE f32x16 round_even(f32x16 a) {
   return float_quarters([&](int i) { return round_even(a.v[i]); });
+}
+// Lanes of a that are below b; the others are 0.
+MLXCEL_INLINE f32x16 zero_unless_below(f32x16 a, f32x16 b) {
+  return float_quarters([&](int i) { return (float4)((int4)a.v[i] & (a.v[i] < b.v[i])); });
+}
+
+// --- double lanes
+struct f64x16 {
+  double2 v[8];
+};
+// f(vector) for each of the eight.
+template <class Eighth>
+MLXCEL_INLINE f64x16 double_eighths(Eighth&& f) {
+  return {{f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)}};
+}
+MLXCEL_INLINE f64x16 zero_f64() { return {}; }
+MLXCEL_INLINE void store(double* p, f64x16 a) { std::memcpy(p, &a, sizeof a); }
+MLXCEL_INLINE f64x16 to_f64(f32x16 a) {
+  return double_eighths([&](int i) { return double2{a.v[i / 2][i % 2 * 2], a.v[i / 2][i % 2 * 2 + 1]}; });
+}
+MLXCEL_INLINE f64x16 add(f64x16 a, f64x16 b) {
+  return double_eighths([&](int i) { return a.v[i] + b.v[i]; });
+}
+MLXCEL_INLINE f64x16 mul(f64x16 a, f64x16 b) {
+  return double_eighths([&](int i) { return a.v[i] * b.v[i]; });
 }
 
 // --- integer lanes

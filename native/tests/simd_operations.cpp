@@ -173,6 +173,8 @@ void test_arithmetic(Random& random) {
     const uint32_t not_below = lanes_at_least(x, y);
     for (int i = 0; i < 16; i++) CHECK((not_below >> i & 1) == (a.at[i] >= b.at[i]));
     CHECK(not_below >> 16 == 0);
+    const Floats below(zero_unless_below(x, y));
+    for (int i = 0; i < 16; i++) CHECK(same(below.at[i], a.at[i] < b.at[i] ? a.at[i] : 0.0f));
     Floats clean = Floats::of([&] { return random.ordinary(); });
     CHECK(!any_nan(clean.lanes()));
     clean.at[random.below(16)] = kNan;
@@ -200,6 +202,23 @@ void test_reductions(Random& random) {
   CHECK(max_of(splat(-kInf)) == -kInf);
   for (int n = -126; n <= 127; n++)
     CHECK(Floats(exp2_whole(splat(static_cast<float>(n)))).at[n & 15] == std::ldexp(1.0f, n));
+}
+
+void test_doubles(Random& random) {
+  for (int round = 0; round < kRounds; round++) {
+    const Floats a = Floats::of([&] { return random.wild(); }), b = Floats::of([&] { return random.ordinary(); });
+    double wide[16], sums[16], products[16], zeros[16];
+    store(wide, to_f64(a.lanes()));
+    store(sums, add(to_f64(a.lanes()), to_f64(b.lanes())));
+    store(products, mul(to_f64(a.lanes()), to_f64(b.lanes())));
+    store(zeros, zero_f64());
+    for (int i = 0; i < 16; i++) {
+      const double x = a.at[i], y = b.at[i];
+      CHECK(zeros[i] == 0.0);
+      if (std::isnan(x)) continue;
+      CHECK(wide[i] == x && sums[i] == x + y && (products[i] == x * y || std::isnan(x * y)));
+    }
+  }
 }
 
 void test_integers(Random& random) {
@@ -291,6 +310,7 @@ void test_operations() {
   test_half_floats(random);
   test_arithmetic(random);
   test_reductions(random);
+  test_doubles(random);
   test_integers(random);
   test_bytes(random);
   test_bf16_pairs(random);

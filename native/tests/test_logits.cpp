@@ -104,11 +104,33 @@ TEST(logits_nucleus) {
     const Positions ranked = ranking(row);
     const std::vector<float> weights = weights_of(kernels, row, 1.0);
     const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    const float peak = *std::ranges::max_element(row);
     for (const double p : {-1.0, 0.0, 0.1, 0.5, 0.95, 0.999999, 1.0 - 1e-16, 1.0}) {
       double sum = 0.0;
       size_t needed = 0;
       while (needed == 0 || sum < p * total) sum += weights[ranked[needed++]];
-      CHECK(select(n, [&](int64_t* out) { return nucleus(kernels, row.data(), n, p, out); }) == rising(ranked, needed));
+      CHECK(select(n, [&](int64_t* out) { return nucleus(kernels, row.data(), n, peak, p, out); }) == rising(ranked, needed));
+    }
+  });
+}
+
+TEST(logits_typical) {
+  each_row([](const LogitKernels& kernels, const std::vector<float>& row, int n) {
+    if (n == 0) return;
+    const std::vector<float> weights = weights_of(kernels, row, 1.0);
+    const float peak = *std::ranges::max_element(row);
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    const Moments moments = kernels.moments(row.data(), n, peak, weight_scale(1.0));
+    const float centre = static_cast<float>(peak - moments.exponents / moments.mass * std::log(2.0));
+    std::vector<float> closeness(n);
+    for (int i = 0; i < n; i++) closeness[i] = -std::abs(row[i] - centre);
+    const Positions ranked = ranking(closeness);
+    for (const double p : {0.0, 0.1, 0.5, 0.9, 0.95, 0.999999, 1.0}) {
+      double sum = 0.0;
+      size_t needed = 0;
+      while (needed == 0 || sum < p * total) sum += weights[ranked[needed++]];
+      CHECK(select(n, [&](int64_t* out) { return typical(kernels, row.data(), n, peak, p, out); }) ==
+            rising(ranked, needed));
     }
   });
 }
@@ -123,9 +145,10 @@ TEST(logits_draw) {
         double sum = 0.0;
         int expected = -1;
         while (sum <= uniform * total && expected + 1 < n) sum += weights[++expected];
-        const int drawn = draw(kernels, row.data(), n, temperature, uniform);
-        CHECK(drawn == expected);
-        CHECK(row[drawn] > -kInf);
+        const Drawn drawn = draw(kernels, row.data(), n, kernels.max(row.data(), n), temperature, uniform);
+        CHECK(drawn.position == expected);
+        CHECK(row[drawn.position] > -kInf);
+        CHECK(drawn.share == weights[expected] / total);
       }
     }
   });
@@ -149,13 +172,80 @@ TEST(logits_weights) {
   });
 }
 
+TEST(logits_moments) {
+  each_row([](const LogitKernels& kernels, const std::vector<float>& row, int n) {
+    const float peak = kernels.max(row.data(), n);
+    for (const double temperature : {0.5, 1.0, 2.0}) {
+      double mass = 0.0, squares = 0.0, exponents = 0.0;
+      for (const float x : row) {
+        const double bits = (double(peak) - x) / temperature / std::log(2.0), w = bits < 37.0 ? std::exp2(-bits) : 0.0;
+        mass += w;
+        squares += w * w;
+        exponents += w > 0.0 ? w * bits : 0.0;
+      }
+      const Moments moments = kernels.moments(row.data(), n, peak, weight_scale(temperature));
+      CHECK(moments.mass == kernels.mass(row.data(), n, peak, weight_scale(temperature)));
+      CHECK_CLOSE(moments.squares, squares, 1e-6 + 1e-6 * squares);
+      CHECK_CLOSE(moments.exponents, exponents, 1e-5 + 1e-5 * exponents);
+    }
+  });
+}
+
+TEST(logits_spread) {
+  each_row([](const LogitKernels& kernels, const std::vector<float>& row, int n) {
+    const float peak = kernels.max(row.data(), n);
+    double count = 0.0, distances[16] = {}, squares[16] = {}, distance = 0.0, square = 0.0;
+    for (int i = 0; i < n; i++) {
+      const float d = peak - row[i];
+      if (!(d < kInf)) continue;
+      count++;
+      distances[i % 16] += d;
+      squares[i % 16] += double(d) * d;
+    }
+    for (int lane = 0; lane < 16; lane++) {
+      distance += distances[lane];
+      square += squares[lane];
+    }
+    const Spread spread = kernels.spread(row.data(), n, peak);
+    CHECK(spread.count == count && spread.distances == distance && spread.squares == square);
+  });
+}
+
+TEST(logits_near) {
+  each_row([](const LogitKernels& kernels, const std::vector<float>& row, int n) {
+    const float peak = kernels.max(row.data(), n), scale = weight_scale(1.0);
+    const double mass = kernels.mass(row.data(), n, peak, scale);
+    std::vector<float> weights(n), out(n + 1, 7.0f);
+    kernels.weights(row.data(), n, peak, scale, weights.data());
+    for (const float aim : {0.0f, 0.3f, 1.0f}) {
+      kernels.near(row.data(), n, peak, scale, static_cast<float>(1.0 / mass), aim, out.data());
+      for (int i = 0; i < n; i++) {
+        const double d = std::abs(weights[i] / mass - aim) / 0.3;
+        if (weights[i] > 0.0f) CHECK_CLOSE(out[i], 5.0 - 10.0 * d * d / (1.0 + d), 1e-4);
+        else CHECK(out[i] < -1e20f);
+      }
+      CHECK(out[n] == 7.0f);
+    }
+  });
+}
+
 // One definition for all instruction sets: the same bits.
 TEST(logits_weights_are_the_same_everywhere) {
   for (const std::vector<float>& row : rows_of(4097)) {
-    const std::vector<float> expected = weights_of(available().front()->logits, row, 0.8);
+    const LogitKernels& first = available().front()->logits;
+    const int n = static_cast<int>(row.size());
+    const float peak = first.max(row.data(), n), scale = weight_scale(0.8);
+    const std::vector<float> expected = weights_of(first, row, 0.8);
+    const Moments sums = first.moments(row.data(), n, peak, scale);
+    std::vector<float> near_first(n), near(n);
+    first.near(row.data(), n, peak, scale, 0.01f, 0.3f, near_first.data());
     for (const Kernels* kernels : available()) {
       const std::vector<float> weights = weights_of(kernels->logits, row, 0.8);
       CHECK(std::memcmp(weights.data(), expected.data(), expected.size() * sizeof(float)) == 0);
+      const Moments moments = kernels->logits.moments(row.data(), n, peak, scale);
+      CHECK(moments.squares == sums.squares && moments.exponents == sums.exponents);
+      kernels->logits.near(row.data(), n, peak, scale, 0.01f, 0.3f, near.data());
+      CHECK(near == near_first);
     }
   }
 }
@@ -191,8 +281,10 @@ TEST(logits_without_numbers) {
           if (all) std::ranges::fill(row, value);
           const LogitKernels& logits = kernels->logits;
           select(n, [&](int64_t* out) { return top_k(logits, row.data(), n, n / 2 + 1, out); });
-          select(n, [&](int64_t* out) { return nucleus(logits, row.data(), n, 0.5, out); });
-          const int drawn = draw(logits, row.data(), n, 1.0, 0.5);
+          const float peak = logits.max(row.data(), n);
+          select(n, [&](int64_t* out) { return nucleus(logits, row.data(), n, peak, 0.5, out); });
+          select(n, [&](int64_t* out) { return typical(logits, row.data(), n, peak, 0.5, out); });
+          const int drawn = draw(logits, row.data(), n, peak, 1.0, 0.5).position;
           CHECK(drawn >= 0 && drawn < n);
           const Positions found = select(n, [&](int64_t* out) { return logits.at_least(row.data(), n, 0.0f, out); });
           CHECK(std::ranges::none_of(found, [&](int64_t i) { return std::isnan(row[i]); }));

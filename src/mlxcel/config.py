@@ -164,10 +164,28 @@ class SamplingDefaults:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
     repetition_penalty: float | None = None
     repetition_context_size: int | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: tuple[str, ...] | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
+    ignore_eos: bool | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    adaptive_target: float | None = None
+    adaptive_decay: float | None = None
     seed: int | None = None
 
 

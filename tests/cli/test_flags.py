@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,28 @@ SETTINGS = {
     "--top-k": ("0", 0),
     "--top-p": ("1", 1.0),
     "--min-p": ("0", 0.0),
+    "--typical": ("0.5", 0.5),
+    "--top-n-sigma": ("-1", 0.0),
+    "--xtc-probability": ("0.5", 0.5),
+    "--xtc-threshold": ("0.6", 0.6),
     "--repeat-penalty": ("1.1", 1.1),
     "--repeat-last-n": ("-1", -1),
     "--frequency-penalty": ("-2", -2.0),
     "--presence-penalty": ("2", 2.0),
+    "--dry-multiplier": ("0.8", 0.8),
+    "--dry-base": ("0.5", 0.5),
+    "--dry-allowed-length": ("0", 0),
+    "--dry-penalty-last-n": ("-1", -1),
+    "--dry-sequence-breaker": (r"\n\\n.", ("\n\\n.",)),
+    "--logit-bias": ("42-1.5", ((42, -1.5),)),
+    "--ignore-eos": (None, True),
+    "--mirostat": ("2", 2),
+    "--mirostat-ent": ("3", 3.0),
+    "--mirostat-lr": ("0", 0.0),
+    "--dynatemp-range": ("0.5", 0.5),
+    "--dynatemp-exp": ("2", 2.0),
+    "--adaptive-target": ("-1", -1.0),
+    "--adaptive-decay": ("0.99", 0.99),
     "--seed": ("42", 42),
     "--chat-template": ("{{ x }}", "{{ x }}"),
     "--chat-template-kwargs": ('{"a": 1}', {"a": 1}),
@@ -248,8 +267,6 @@ def test_a_flag_that_is_not_served_is_inert_or_refused(flag: Flag) -> None:
         ["--mmap"],
         ["--poll", "50"],
         ["--main-gpu", "0"],
-        ["--mirostat", "0"],
-        ["--dry-multiplier", "0.0"],
         ["--jinja"],
         ["--no-webui"],
         ["--control-vector-layer-range", "1", "2"],
@@ -262,6 +279,32 @@ def test_a_flag_that_is_not_served_is_inert_or_refused(flag: Flag) -> None:
 )
 def test_common_command_lines_keep_working(argv: list[str]) -> None:
     assert configured(*argv) == ServerConfig()
+
+
+def test_flags_that_may_be_repeated() -> None:
+    sampling = configured(
+        "--dry-sequence-breaker", "a", "-l", "1+2", "--dry-sequence-breaker", "b", "-l", "3-inf"
+    ).sampling
+    assert sampling.dry_sequence_breakers == ("a", "b")
+    assert sampling.logit_bias == ((1, 2.0), (3, -math.inf))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--mirostat", "3"],
+        ["--adaptive-decay", "1"],
+        ["--typical", "0"],
+        ["--logit-bias", "1"],
+        ["--logit-bias", "x+1"],
+        ["--logit-bias", "1+inf"],
+        ["--dry-multiplier", "-1"],
+        ["--top-n-sigma", "nan"],
+    ],
+)
+def test_values_out_of_range(argv: list[str]) -> None:
+    with pytest.raises(FlagError, match=f"^{argv[0]} expects"):
+        configured(*argv)
 
 
 @pytest.mark.parametrize(

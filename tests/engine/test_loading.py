@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 
 import pytest
 
-from mlxcel.config import EngineConfig, ModelConfig, ServerConfig
+from mlxcel.config import EngineConfig, ModelConfig, SamplingDefaults, ServerConfig
 from mlxcel.engine.loading import load_backend
 from mlxcel.engine.native_backend import NativeBackend
 from mlxcel.engine.runner import MlxBackend
 from mlxcel.kernels import native
 from mlxcel.models.device import select_device
+from mlxcel.models.errors import ModelError
 from tests.models import tiny
 
 CPU = ServerConfig(model=ModelConfig(device="cpu", threads=2), engine=EngineConfig(ctx_size=1024, parallel=2))
@@ -29,6 +31,14 @@ def test_a_cpu_runs_the_native_decoder(checkpoint: Path) -> None:
     assert backend.info.kernels.endswith("2 threads, default precision")
     assert (backend.info.name, backend.info.device, backend.info.can_batch) == ("tiny", "cpu", True)
     assert backend.info.weight_bytes > 0
+
+
+def test_a_server_wide_bias_on_a_token_the_model_lacks_stops_the_start(checkpoint: Path) -> None:
+    known = dataclasses.replace(CPU, sampling=SamplingDefaults(logit_bias=((1, -1.0),)))
+    assert load_backend(checkpoint, "tiny", known).info.threads == 2
+    unknown = dataclasses.replace(CPU, sampling=SamplingDefaults(logit_bias=((1, 1.0), (10**9, 1.0))))
+    with pytest.raises(ModelError, match="--logit-bias names the token id 1000000000"):
+        load_backend(checkpoint, "tiny", unknown)
 
 
 def test_mlx_runs_it_on_request(

@@ -42,7 +42,8 @@ def test_files_out_of_all_proportion(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ),
         ({"do_sample": True, "temperature": 0.7}, {"temperature": 0.7}),
         ({"do_sample": False, "temperature": 0.7, "top_k": 5}, {"temperature": 0.0, "top_k": 5}),
-        ({"temperature": None, "top_k": "5", "top_p": True, "min_p": -1, "repetition_penalty": 0}, {}),
+        ({"typical_p": 0.9, "presence_penalty": -0.5, "seed": 5}, {"typical_p": 0.9, "presence_penalty": -0.5}),
+        ({"temperature": None, "top_k": "5", "top_p": True, "min_p": [1]}, {}),
         ({"temperature": math.nan, "top_p": math.inf}, {}),
     ],
 )

@@ -26,7 +26,7 @@ SERVER_ERROR = "server_error"
 SERVER_BUSY = "server_busy"
 OVER_BUDGET = "request_memory_budget_exceeded"
 
-_DECODE_ERROR = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
+_DECODE_ERROR = re.compile(r"(?P<what>.*?)(?: - at `(?:key` in `)?\$\.?(?P<path>.*)`)?", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>\w+)`")
 _MAX_DETAIL = 300
 
@@ -89,11 +89,13 @@ def to_api_error(error: Exception) -> ApiError:
             return error
         case ContextOverflow():
             return invalid(str(error), code="context_length_exceeded")
-        case PromptError() | UnknownToken():
+        case PromptError():
             return invalid(str(error))
         case OverBudget():
             numbers = {"estimated_bytes": error.needed, "budget_bytes": error.budget}
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, OVER_BUDGET, str(error), code=OVER_BUDGET, numbers=numbers)
+        case UnknownToken():
+            return invalid(str(error), error.field)
         case Busy() | Loading():
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_BUSY, str(error))
         case Dead():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from mlxcel.chat.prompt import PromptBuilder
 from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import ModelInfo
 from mlxcel.engine.engine import Engine
+from mlxcel.engine.loops import VARIABLE, LoopRule, server_rule
 from mlxcel.engine.request import SamplingParams
 
 log = logging.getLogger(__name__)
@@ -30,10 +32,12 @@ class ServedModel:
     prompts: PromptBuilder
     sampling: SamplingParams
     """Sampling of a request that names no field."""
+    loops: LoopRule | None
+    """When the text of such a request ends for repeating itself."""
 
 
 def serve_model(info: ModelInfo, config: ServerConfig) -> ServedModel:
-    """Compile the chat template and resolve the sampling defaults of a loaded model."""
+    """Compile the chat template and resolve the sampling defaults of a loaded model, in part from the environment."""
     prompts = PromptBuilder(
         config.model.chat_template or info.chat_template,
         info.special_tokens,
@@ -42,7 +46,8 @@ def serve_model(info: ModelInfo, config: ServerConfig) -> ServedModel:
     )
     if prompts.problem is not None:
         log.warning("no chat: %s", prompts.problem)
-    return ServedModel(info, prompts, resolve_defaults(config.sampling, info.generation_defaults))
+    sampling = resolve_defaults(config.sampling, info.generation_defaults)
+    return ServedModel(info, prompts, sampling, server_rule(os.environ.get(VARIABLE), info.architecture))
 
 
 class AppState:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from mlxcel.chat.prompt import PromptBuilder
 from mlxcel.engine.events import Finished, FinishReason, TextPiece
 from mlxcel.engine.generation import Generation
+from mlxcel.engine.loops import LoopRule
 from mlxcel.engine.request import GenerationRequest, SamplingParams
 
 
@@ -28,15 +29,22 @@ class Conversation:
     """Messages so far, and the way to the next answer.
 
     max_tokens: length of one answer; None: the rest of the context.
+    loops: when an answer that repeats itself ends; None: never.
     """
 
     def __init__(
-        self, engine: Submits, prompts: PromptBuilder, sampling: SamplingParams, max_tokens: int | None
+        self,
+        engine: Submits,
+        prompts: PromptBuilder,
+        sampling: SamplingParams,
+        max_tokens: int | None,
+        loops: LoopRule | None = None,
     ) -> None:
         self._engine = engine
         self._prompts = prompts
         self._sampling = sampling
         self._max_tokens = max_tokens
+        self._loops = loops
         self.messages: list[dict[str, Any]] = []
 
     async def ask(self, question: str, write: Callable[[str], None]) -> Finished:
@@ -48,7 +56,11 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": question}]
         prompt = self._prompts.chat(messages, kwargs={}, history=True)
         request = GenerationRequest(
-            prompt.tokens, sampling=self._sampling, max_tokens=self._max_tokens, history=prompt.history
+            prompt.tokens,
+            sampling=self._sampling,
+            max_tokens=self._max_tokens,
+            loops=self._loops,
+            history=prompt.history,
         )
         (generation,) = self._engine.submit([request])
         pieces: list[str] = []

@@ -38,6 +38,7 @@ _VARIABLES = """\
 | `HF_HUB_CACHE`, `HF_HOME` | Where models of the Hugging Face cache are found; nothing is written there |
 | `HF_ENDPOINT` | Address of the model hub |
 | `MLXCEL_ALLOW_INSECURE_ENDPOINT` | Set: the hub token may go to an address that is not encrypted |
+| `MLXCEL_LOOP_DETECTION` | Repetition ends a text: `off`, `on` (`1,20,4`), `MIN,MAX,COUNT`; default `on` for Gemma 4 |
 | `MLXCEL_NO_PROGRESS`, `CI` | Set: no download progress |
 | `NO_COLOR` | Set: no colors |
 """

@@ -90,7 +90,7 @@ async def open_conversation(engine: Engine, config: ServerConfig) -> Conversatio
     info = await wait_loaded(engine)
     model = serve_model(dataclasses.replace(info, generation_defaults={**GREEDY, **info.generation_defaults}), config)
     budget = config.engine.n_predict
-    return Conversation(engine, model.prompts, model.sampling, budget if budget >= 0 else None)
+    return Conversation(engine, model.prompts, model.sampling, budget if budget >= 0 else None, model.loops)
 
 
 def answer_once(runner: asyncio.Runner, conversation: Conversation, prompt: str) -> int:

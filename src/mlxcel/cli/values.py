@@ -15,6 +15,8 @@ from mlxcel.cli.flag import FlagError, Kind
 _TRUE = frozenset({"on", "enabled", "true", "1"})
 _FALSE = frozenset({"off", "disabled", "false", "0"})
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmg]?)b?", re.IGNORECASE)
+_BIAS = re.compile(r"(?P<token>\d+)(?P<bias>[+-]\d+(?:\.\d+)?|-inf)")
+_ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\\": "\\"}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -143,6 +145,14 @@ def parse_kv_budget(text: str) -> int | str | None:
         raise ValueError(f"auto, none or {error}") from error
 
 
+def parse_bias(text: str) -> tuple[tuple[int, float], ...]:
+    """A token id and, after its sign, what is added to its logit. Raises ValueError."""
+    if match := _BIAS.fullmatch(text.strip()):
+        return ((int(match["token"]), float(match["bias"])),)
+    raise ValueError("a token id and a bias with its sign, such as 42+1, 42-1.5 or 42-inf")
+
+
+BIAS = Kind("ID+X|ID-X", parse_bias)
 SWITCH = Kind("", parse_switch)
 ON_OFF = Kind("on|off", parse_switch)
 KV_BUDGET = Kind("BYTES|auto|none", parse_kv_budget)
@@ -168,6 +178,15 @@ def ping_interval(seconds: float) -> float:
     if -1 < seconds <= 0:
         raise FlagError("--sse-ping-interval expects seconds above 0, or -1 for none")
     return seconds
+
+
+def not_negative(value: float) -> float:
+    return max(0.0, value)
+
+
+def breaker(value: str) -> tuple[str, ...]:
+    r"""A text in which \n, \t, \r and \\ stand for what shells make hard to type."""
+    return (re.sub(r"\\[ntr\\]", lambda match: _ESCAPES[match[0]], value),)
 
 
 def budget(tokens: int) -> int:

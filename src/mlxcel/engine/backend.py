@@ -77,6 +77,8 @@ class ModelInfo:
     device: str = "cpu"
     kernels: str = ""
     """Which kernel path runs, for people."""
+    threads: int = 0
+    """Threads of the native kernels; 0: one for each processor."""
     weight_bytes: int = 0
     can_batch: bool = True
     """False when the model's caches cannot be merged into a batch; the engine then uses one slot."""

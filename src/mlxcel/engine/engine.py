@@ -126,7 +126,7 @@ class Engine:
         """Queue all of `requests` or none (event-loop thread only).
 
         Raises Loading, Dead, ContextOverflow (a prompt leaves no room for a single token in a slot), OverBudget (or in
-        memory), UnknownToken or Busy (too little room in the queue), before anything is queued.
+        memory), UnknownToken (in a prompt or a bias) or Busy (too little room in the queue), before anything is queued.
         """
         info, context = self.info, self.slot_context
         if self._closing:
@@ -136,9 +136,8 @@ class Engine:
                 raise ContextOverflow(len(request.prompt), context)
             if (limit := info.kv_limit) and len(request.prompt) >= limit.tokens:
                 raise OverBudget(limit.bytes * len(request.prompt) // limit.tokens, limit.bytes)
-            for token in (min(request.prompt), max(request.prompt)):
-                if not 0 <= token < info.vocabulary:
-                    raise UnknownToken(token, info.vocabulary)
+            _check_tokens("prompt", request.prompt, info.vocabulary)
+            _check_tokens("logit_bias", [token for token, _ in request.sampling.logit_bias], info.vocabulary)
         sequences = [self._sequence(request, info, context) for request in requests]
         with self._in_flight_lock:
             if self._in_flight + len(requests) > self._slots + self._config.max_queue_depth:
@@ -269,3 +268,9 @@ class Engine:
 def _settle(future: asyncio.Future[CacheStats], stats: CacheStats) -> None:
     if not future.done():  # its reader may have gone
         future.set_result(stats)
+
+
+def _check_tokens(field: str, tokens: Sequence[int], vocabulary: int) -> None:
+    for token in (min(tokens, default=0), max(tokens, default=0)):
+        if not 0 <= token < vocabulary:
+            raise UnknownToken(field, token, vocabulary)

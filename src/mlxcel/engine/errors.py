@@ -40,10 +40,14 @@ class ContextOverflow(EngineError):
 
 
 class UnknownToken(EngineError):
-    """A prompt holds a token the model has no embedding for."""
+    """A request names a token the model does not have.
 
-    def __init__(self, token: int, vocabulary: int) -> None:
-        super().__init__(f"prompt holds the token id {token}, outside the model's vocabulary of {vocabulary}")
+    field: where it does.
+    """
+
+    def __init__(self, field: str, token: int, vocabulary: int) -> None:
+        super().__init__(f"{field} holds the token id {token}, outside the model's vocabulary of {vocabulary}")
+        self.field = field
 
 
 class OverBudget(EngineError):

@@ -21,6 +21,7 @@ from mlxcel.engine.runner import MlxBackend
 from mlxcel.kernels import decoder, native
 from mlxcel.kernels.paged import BLOCK, PagedKv
 from mlxcel.models.device import select_device
+from mlxcel.models.errors import ModelError
 from mlxcel.models.load import LoadedModel, load_model
 from mlxcel.models.mlxlm import make_prompt_cache
 
@@ -39,6 +40,9 @@ def load_backend(path: Path, name: str, config: ServerConfig) -> Backend:
     if device == "cpu":
         mx.set_cache_limit(CPU_BUFFER_CACHE)
     loaded = load_model(path, progress=log.info)
+    for token, _ in config.sampling.logit_bias or ():
+        if token >= loaded.vocabulary:
+            raise ModelError(f"--logit-bias names the token id {token}; the model has {loaded.vocabulary} tokens")
     info = ModelInfo(
         name=name,
         tokenizer=loaded.tokenizer,
@@ -49,6 +53,7 @@ def load_backend(path: Path, name: str, config: ServerConfig) -> Backend:
         generation_defaults=loaded.generation_defaults,
         architecture=loaded.architecture,
         device=device,
+        threads=config.model.threads or 0,
         weight_bytes=loaded.weight_bytes,
     )
     backend: Backend | None = _native_backend(loaded, info, config) if device == "cpu" else None

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from mlxcel.engine.backend import Logits, Tokenizer
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
+from mlxcel.engine.loops import LoopDetector
 from mlxcel.engine.request import GenerationRequest
-from mlxcel.engine.sampling.chain import Sampler
 from mlxcel.engine.sampling.logprobs import token_logprob
+from mlxcel.engine.sampling.sampler import Sampler
 from mlxcel.engine.text import TextState
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Sequence:
         self._tokenizer = tokenizer
         self._budget = budget
         self._shift = shift
-        self._sampler = Sampler(request.sampling, request.prompt)
+        self._sampler: Sampler | None = None
+        self._loops = None if request.loops is None else LoopDetector(request.loops, budget)
         self._text = TextState(tokenizer, request.stop)
         self._generated = 0
         self._cached = 0
@@ -112,12 +114,19 @@ class Sequence:
         del self.tokens[kept : kept + dropped]
         return True
 
-    def advance(self, logits: Logits) -> list[Event]:
-        """Take the next token from `logits` (float32 [vocabulary]); events end with `Finished` when it was the last.
+    @property
+    def sampler(self) -> Sampler:
+        """What chooses the tokens. Made when it is first asked for, because reading a long prompt takes a moment."""
+        if self._sampler is None:
+            self._sampler = Sampler(self.request.sampling, self.request.prompt, self._tokenizer)
+        return self._sampler
 
-        Order of the tests: end token, stop string, budget.
+    def advance(self, logits: Logits, token: int) -> list[Event]:
+        """Take the next token, chosen from `logits` (float32 [vocabulary]); events end with `Finished` when it was the
+        last.
+
+        Order of the tests: end token, stop string, budget, loop.
         """
-        token = self._sampler.sample(logits)
         if self._first_token is None:
             self._first_token = time.monotonic()
         if token in self._tokenizer.eos_token_ids:
@@ -132,6 +141,8 @@ class Sequence:
             return [*events, self._finished(FinishReason.STOP, StopKind.WORD)]
         if self.exhausted:
             return [*events, *self.finish(FinishReason.LENGTH, StopKind.LIMIT)]
+        if self._loops is not None and self._loops.push(token):
+            return [*events, *self.finish(FinishReason.STOP, StopKind.NONE)]
         return events
 
     def finish(self, reason: FinishReason, kind: StopKind, message: str | None = None) -> list[Event]:

@@ -24,6 +24,8 @@ from mlxcel.engine.counters import Counters
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.sampling.candidates import SamplingError
+from mlxcel.engine.sampling.rows import rows
+from mlxcel.engine.sampling.sampler import sample
 from mlxcel.engine.scheduler import Decode, Preempt, Prefill, Scheduler
 from mlxcel.engine.sequence import Sequence
 
@@ -103,6 +105,7 @@ class Worker(threading.Thread):
             prepared = self._prepare()
             self._backend, self._scheduler = prepared.backend, prepared.scheduler
             self._cache, self._admission = prepared.cache, prepared.admission
+            self._rows = rows(self._backend.info.threads)
             while not self._stopping:
                 self._take_in()
                 self._drop_cancelled()
@@ -191,11 +194,14 @@ class Worker(threading.Thread):
         self._failed_steps = 0
         self._scheduler.decoded()
         self.counters.decode_steps += 1
+        tokens = sample(step.rows, logits, self._rows)
         ended: list[Sequence] = []
-        for sequence, row in zip(step.rows, logits, strict=True):
+        for sequence, row, token in zip(step.rows, logits, tokens, strict=True):
             before = sequence.generated
             try:
-                events = sequence.advance(row)
+                if isinstance(token, Exception):
+                    raise token
+                events = sequence.advance(row, token)
             except Exception as error:
                 log.warning("a row cannot be sampled: %s", error, exc_info=not isinstance(error, SamplingError))
                 events = self._failure(sequence, error)

@@ -13,7 +13,16 @@ from mlxcel.models.errors import ModelError
 _MAX_BYTES = 1 << 28
 """Largest file that is read; the indexes of the largest checkpoints have some ten megabytes."""
 
-_SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+)
 _CONTEXT_FIELDS = (
     "max_position_embeddings",
     "n_positions",
@@ -58,14 +67,11 @@ def as_mapping(value: object) -> Mapping[str, Any]:
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, float | int]:
-    """The sampling fields of a `generation_config.json`. `do_sample: false` means temperature 0."""
+    """The sampling fields of a `generation_config.json` that hold numbers. `do_sample: false` means temperature 0."""
     defaults: dict[str, float | int] = {}
     for name in _SAMPLING_FIELDS:
         value = generation_config.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        lowest_is_valid = name != "repetition_penalty"  # which divides by it
-        if math.isfinite(value) and (value > 0 or (value == 0 and lowest_is_valid)):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             defaults[name] = value
     if generation_config.get("do_sample") is False:
         defaults["temperature"] = 0.0

@@ -79,7 +79,7 @@ def test_an_empty_prompt_begins_a_text() -> None:
         ({"logprobs": -1}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
-        ({"ignore_eos": True}, "ignore_eos"),
+        ({"grammar": "root ::= x"}, "grammar"),
         ({"n": 99}, "n"),
     ],
 )

@@ -18,7 +18,7 @@ from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest, Priority
 from tests.engine.scripted import Row, ScriptedBackend
 
-from ..stub import AsgiCall, Served, frames, listening, run, says, serving, until
+from ..stub import AsgiCall, Served, frames, listening, run, says, serving, until, with_info
 
 TEXT = "h\u00e9llo \U0001f389 w\u00f6rld"
 ROUTES = {
@@ -384,5 +384,69 @@ def test_thirty_clients_that_read_one_chunk_and_vanish() -> None:
             await served.idle()
             assert served.snapshot.sequences_completed == 0
             assert (await served.http.get("/health")).json()["status"] == "ok"
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"typical_p": 0}, "typical_p"),
+        ({"top_n_sigma": -1}, "top_n_sigma"),
+        ({"xtc_threshold": 0.6}, "xtc_threshold"),
+        ({"dry_sequence_breakers": [-1]}, "dry_sequence_breakers[0]"),
+        ({"mirostat": 3}, "mirostat"),
+        ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"logit_bias": {"258": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 30: 1}}, "logit_bias"),
+        ({"logit_bias": [[1, True]]}, "logit_bias"),
+        ({"max_pattern_size": -1}, "max_pattern_size"),
+    ],
+)
+def test_sampling_fields_out_of_range_are_refused_before_any_stream(
+    path: str, fields: dict[str, Any], param: str
+) -> None:
+    async def work() -> None:
+        async with serving(says("ab")) as served:
+            for stream in (False, True):
+                response = await post(served, path, stream=stream, **fields)
+                assert response.status_code == 400
+                error = response.json()["error"]
+                assert (error["type"], error["param"]) == ("invalid_request_error", param)
+            assert served.snapshot.sequences_started == 0
+
+    run(work())
+
+
+def test_a_bias_and_an_ignored_end_token_change_what_is_said(path: str) -> None:
+    async def work() -> None:
+        async with serving(says("a")) as served:
+            biased = {"logit_bias": {"97": -100, "98": 50}, "max_tokens": 1, "temperature": 0}
+            whole, chunks = await both(served, path, **biased)
+            assert joined([whole]) == joined(chunks) == "b"
+            whole, chunks = await both(served, path, ignore_eos=True, max_tokens=2, temperature=0)
+            assert joined([whole]) == joined(chunks) == "a\0"
+            assert whole["choices"][0]["finish_reason"] == "length"
+
+    run(work())
+
+
+def test_a_text_that_repeats_itself_ends(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"min_pattern_size": 2, "max_pattern_size": 2, "min_count": 3}
+
+    async def work() -> None:
+        async with serving(says("xababababa")) as served:
+            whole, chunks = await both(served, path, **fields)
+            assert joined([whole]) == joined(chunks) == "xababab"
+            assert whole["choices"][0]["finish_reason"] == "stop"
+            assert whole["usage"]["completion_tokens"] == 7
+            assert joined([(await post(served, path)).json()]) == "xababababa", "no policy unless somebody asks for it"
+        monkeypatch.setenv("MLXCEL_LOOP_DETECTION", "1,2,2")
+        async with serving(says("xababababa")) as served:
+            assert joined([(await post(served, path)).json()]) == "xabab"
+            assert joined([(await post(served, path, max_pattern_size=0)).json()]) == "xababababa"
+        monkeypatch.delenv("MLXCEL_LOOP_DETECTION")
+        async with serving(with_info(says("a" * 30), architecture="gemma4")) as served:
+            assert joined([(await post(served, path)).json()]) == "aaaa"
 
     run(work())

@@ -1,6 +1,8 @@
-"""The native kernels against numpy: the same positions, weights and tokens, to the last bit."""
+"""The native kernels against numpy: the same tokens, shares and logits, to the last bit."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,15 +12,14 @@ from hypothesis.extra import numpy as arrays
 
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling import rows as rows_module
-from mlxcel.engine.sampling.candidates import SamplingError
-from mlxcel.engine.sampling.chain import Sampler
+from mlxcel.engine.sampling.chain import NO_TOKEN, Step
 from mlxcel.engine.sampling.logprobs import token_logprob
-from mlxcel.engine.sampling.penalties import TokenCounts
 from mlxcel.engine.sampling.rows import Rows, rows
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
 from mlxcel.kernels import native as extension
 
 from ..scripted import ByteTokenizer
+from .oracle import OFF, Voice
 
 ORACLE = NumpyRows()
 
@@ -44,8 +45,9 @@ finite = arrays.arrays(
     np.float32, st.integers(1, 40), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
 )
 any_row = st.one_of(synthetic, finite)
-shares = st.one_of(st.floats(0.0, 1.0, exclude_max=True), st.sampled_from([0.1, 0.3, 0.5, 0.9, 0.95, 1.0 - 2.0**-53]))
+shares = st.one_of(st.floats(0.0, 1.0, exclude_max=True), st.sampled_from([0.1, 0.5, 0.9, 0.95, 1.0 - 2.0**-53]))
 temperatures = st.one_of(st.floats(0.05, 3.0), st.sampled_from([5e-324, 1e-30, 1.0, 1e30, 1e308]))
+steps = st.builds(Step, shares, st.booleans(), st.floats(0.0, 20.0))
 
 
 @pytest.fixture(scope="module")
@@ -55,46 +57,155 @@ def native() -> Rows:
     return rows()
 
 
-@given(row=any_row, k=st.integers(0, 5000))
-def test_top_k(native: Rows, row: np.ndarray, k: int) -> None:
+def same_choice(native: Rows, row: np.ndarray, step: Step, **values: Any) -> None:
+    params = SamplingParams(**{**OFF, **values})
+    (found,) = native.choose([row], [native.chain(params)], [step])
+    (expected,) = ORACLE.choose([row], [params], [step])
+    assert found == expected
+    token, share = found
+    assert row[token] > -np.inf
+    assert 0 < share <= 1
+
+
+@given(row=any_row, step=steps, temperature=temperatures)
+def test_draws(native: Rows, row: np.ndarray, step: Step, temperature: float) -> None:
+    same_choice(native, row, step._replace(exclude_top=False), temperature=temperature)
+
+
+@given(row=any_row, step=steps, k=st.integers(0, 5000))
+def test_top_k(native: Rows, row: np.ndarray, step: Step, k: int) -> None:
     found = native.top_k(row, k)
     assert found.dtype == np.int64
     assert found.tolist() == ORACLE.top_k(row, k).tolist()
     assert found.tolist() == sorted(np.argsort(-row, kind="stable")[:k].tolist())
+    same_choice(native, row, step, top_k=k)
 
 
-@given(row=any_row, threshold=st.one_of(st.floats(-20, 20), st.floats(width=32, allow_nan=False)))
-def test_at_least(native: Rows, row: np.ndarray, threshold: float) -> None:
-    assert native.at_least(row, threshold).tolist() == ORACLE.at_least(row, threshold).tolist()
+@given(row=any_row, step=steps, p=shares)
+@example(np.zeros(10, np.float32), Step(0.95, False, 0.0), 0.3)
+@example(np.array([0.0, 1e-45, -1e-45] * 30, np.float32), Step(0.95, False, 0.0), 0.5)
+def test_top_p(native: Rows, row: np.ndarray, step: Step, p: float) -> None:
+    same_choice(native, row, step, top_p=p)
 
 
-@given(row=any_row, p=shares)
-@example(np.zeros(10, np.float32), 0.3)
-@example(np.array([0.0, 1e-45, -1e-45] * 30, np.float32), 0.5)
-def test_nucleus(native: Rows, row: np.ndarray, p: float) -> None:
-    assert native.nucleus(row, p).tolist() == ORACLE.nucleus(row, p).tolist()
+@given(row=any_row, step=steps, p=shares.filter(bool))
+@example(made(4, 40000, 0.0, 3.0, 0.0), Step(0.5, False, 0.0), 0.9)
+@example(made(4, 40000, 0.0, 3.0, 0.0), Step(0.5, False, 0.0), 0.999)
+@example(np.array([0.0, 1.0, -1.0] * 30, np.float32), Step(0.95, False, 0.0), 0.5)
+@example(np.array([3e38, -3e38, 1e38], np.float32), Step(0.5, False, 0.0), 0.99)
+def test_typical_p(native: Rows, row: np.ndarray, step: Step, p: float) -> None:
+    same_choice(native, row, step, typical_p=p)
 
 
-@given(row=any_row, temperature=temperatures, uniform=st.floats(0.0, 1.0, exclude_max=True))
-def test_weights_and_draws(native: Rows, row: np.ndarray, temperature: float, uniform: float) -> None:
-    weights = native.weights(row, temperature)
-    assert np.array_equal(weights.view(np.uint32), ORACLE.weights(row, temperature).view(np.uint32))
+@given(row=any_row, step=steps, p=shares)
+def test_min_p(native: Rows, row: np.ndarray, step: Step, p: float) -> None:
+    same_choice(native, row, step, min_p=p)
+
+
+@given(row=any_row, step=steps, n=st.floats(0.01, 5.0))
+@example(np.array([3e38, -3e38, 1e38], np.float32), Step(0.9, False, 0.0), 1.0)
+def test_top_n_sigma(native: Rows, row: np.ndarray, step: Step, n: float) -> None:
+    same_choice(native, row, step, top_n_sigma=n)
+
+
+@given(row=any_row, step=steps, temperature=temperatures)
+def test_p_less(native: Rows, row: np.ndarray, step: Step, temperature: float) -> None:
+    same_choice(native, row, step, p_less=True, temperature=temperature)
+
+
+@given(row=any_row, step=steps, threshold=st.floats(0.0, 0.5))
+def test_xtc(native: Rows, row: np.ndarray, step: Step, threshold: float) -> None:
+    same_choice(native, row, step._replace(exclude_top=True), xtc_threshold=threshold)
+
+
+@given(row=any_row, step=steps, temperature=st.floats(0.05, 2.0), spread=st.floats(0.0, 3.0), shape=st.floats(0.0, 4.0))
+def test_dynamic_temperature(
+    native: Rows, row: np.ndarray, step: Step, temperature: float, spread: float, shape: float
+) -> None:
+    same_choice(native, row, step, temperature=temperature, dynatemp_range=spread, dynatemp_exponent=shape)
+
+
+@given(row=any_row, step=steps, version=st.integers(1, 2), temperature=st.floats(0.05, 3.0))
+@example(np.zeros(200, np.float32), Step(0.99, False, 2.0), 1, 1.0)
+@example(-np.log(np.arange(1, 300, dtype=np.float32)), Step(0.99, False, 4.0), 1, 1.0)
+def test_mirostat(native: Rows, row: np.ndarray, step: Step, version: int, temperature: float) -> None:
+    same_choice(native, row, step, mirostat=version, temperature=temperature)
+
+
+@given(row=any_row, step=steps, temperature=st.floats(0.05, 3.0), aim=st.floats(0.0, 1.0))
+def test_adaptive_p(native: Rows, row: np.ndarray, step: Step, temperature: float, aim: float) -> None:
+    same_choice(native, row, step._replace(feedback=aim), temperature=temperature, adaptive_target=0.5)
+
+
+chains = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.3, 0.8, 1.0, 1.7]),
+    top_k=st.sampled_from([0, 1, 5, 40, 2000]),
+    top_p=st.sampled_from([1.0, 0.95, 0.5, 0.0]),
+    min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    p_less=st.booleans(),
+    typical_p=st.sampled_from([1.0, 0.95, 0.5]),
+    top_n_sigma=st.sampled_from([0.0, 1.0, 3.0]),
+    xtc_probability=st.sampled_from([0.0, 0.5, 1.0]),
+    xtc_threshold=st.sampled_from([0.0, 0.1, 0.6]),
+    repetition_penalty=st.sampled_from([1.0, 1.1, 0.7]),
+    repetition_context_size=st.sampled_from([-1, 0, 3, 64]),
+    frequency_penalty=st.sampled_from([0.0, 0.5]),
+    presence_penalty=st.sampled_from([0.0, -0.4, 1.0]),
+    dry_multiplier=st.sampled_from([0.0, 0.8]),
+    dry_allowed_length=st.sampled_from([1, 2]),
+    logit_bias=st.sampled_from([(), ((0, 1.5),)]),
+    mirostat=st.sampled_from([0, 0, 1, 2]),
+    dynatemp_range=st.sampled_from([0.0, 0.5]),
+    adaptive_target=st.sampled_from([-1.0, 0.3]),
+    seed=st.integers(0, 2**63),
+)
+
+
+@given(row=any_row, params=chains)
+@settings(max_examples=100)
+@example(made(1, 40000, 0.0625, 4.0, 0.5), SamplingParams(seed=1))
+@example(made(2, 40000, 0.0, 3.0, 0.0), SamplingParams(temperature=1.0, top_k=0, top_p=0.95, min_p=0.0, seed=1))
+@example(made(3, 40000, 0.0, 3.0, 0.0), SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.05, seed=1))
+@example(made(4, 40000, 0.0, 3.0, 0.0), SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=1))
+def test_a_seed_gives_the_same_tokens_with_and_without_native_kernels(
+    native: Rows, row: np.ndarray, params: SamplingParams
+) -> None:
+    one, two = Voice(params, (0, 0), native), Voice(params, (0, 0), ORACLE)
+    for _ in range(4):
+        try:
+            token = one(row)
+        except Exception as error:  # the largest floats overflow under a penalty
+            with pytest.raises(type(error)):
+                two(row)
+            return
+        assert token == two(row)
+        assert row[token] > -np.inf
+        entries = [token_logprob(row, token, 5, ByteTokenizer(), operations) for operations in (native, ORACLE)]
+        assert entries[0] == entries[1]
+
+
+def test_the_rows_of_a_step_do_not_mix(native: Rows) -> None:
+    """Rows of several lengths and settings at once, more than there are threads."""
+    random = np.random.default_rng(3)
+    batch = [made(i, int(random.integers(1, 3000)), 0.0, 3.0, 0.0) for i in range(40)]
+    settings = [SamplingParams(**{**OFF, "top_k": i % 7, "typical_p": 1 - i % 3 * 0.2}) for i in range(40)]
+    draws = [Step(float(random.random()), i % 2 == 0, 0.0) for i in range(40)]
+    together = native.choose(batch, [native.chain(params) for params in settings], draws)
+    assert together == ORACLE.choose(batch, settings, draws)
+
+
+@pytest.mark.parametrize("bad", [[np.nan, 1.0], [1.0] * 40 + [np.nan], [-np.inf, -np.inf], [np.inf, 0.0]])
+def test_rows_that_are_not_numbers_have_no_token(native: Rows, bad: list[float]) -> None:
+    row, step = np.array(bad, np.float32), Step(0.5, False, 0.0)
+    for params in (SamplingParams(), SamplingParams(temperature=0.0)):
+        assert native.choose([row], [native.chain(params)], [step]) == [(NO_TOKEN, 0.0)]
+        assert ORACLE.choose([row], [params], [step]) == [(NO_TOKEN, 0.0)]
+
+
+@given(row=any_row, temperature=temperatures)
+def test_mass(native: Rows, row: np.ndarray, temperature: float) -> None:
     assert native.mass(row, temperature) == ORACLE.mass(row, temperature)
-    token = native.draw(row, temperature, uniform)
-    assert token == ORACLE.draw(row, temperature, uniform)
-    assert weights[token] > 0
-
-
-@given(st.integers(0, 2**32 - 1), st.floats(0.1, 3.0))
-def test_weights_are_those_of_the_softmax(seed: int, temperature: float) -> None:
-    row = made(seed, 300, 0.0, 4.0, 0.2)
-    exact = np.exp((row.astype(np.float64) - row.max()) / temperature)
-    assert np.abs(ORACLE.weights(row, temperature) - exact).max() < 2e-7
-
-
-@given(row=any_row)
-def test_best(native: Rows, row: np.ndarray) -> None:
-    assert native.best(row) == ORACLE.best(row) == (int(row.argmax()), float(row.max()))
 
 
 @given(row=any_row, seed=st.integers(0, 2**32 - 1))
@@ -136,54 +247,13 @@ def test_the_native_kernels_refuse_what_does_not_fit(native: Rows) -> None:
             native.penalise(row, np.array([token]), one, 1.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="do not belong"):
         native.mask(row, np.zeros(1, np.uint32), np.empty_like(row))
+    chain, step = native.chain(SamplingParams()), Step(0.5, False, 0.0)
     with pytest.raises(ValueError, match="empty"):
-        native.draw(row[:0], 1.0, 0.5)
+        native.choose([row[:0]], [chain], [step])
+    with pytest.raises(ValueError, match="each row"):
+        native.choose([row], [chain, chain], [step])
     with pytest.raises(TypeError):  # it would change a converted copy
         native.add_at(row.astype(np.float64), np.array([1]), one)  # pyright: ignore
-
-
-chains = st.builds(
-    SamplingParams,
-    temperature=st.sampled_from([0.0, 0.3, 0.8, 1.0, 1.7]),
-    top_k=st.sampled_from([0, 1, 5, 40, 2000]),
-    top_p=st.sampled_from([1.0, 0.95, 0.5, 0.0]),
-    min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
-    repetition_penalty=st.sampled_from([1.0, 1.1, 0.7]),
-    repetition_context_size=st.sampled_from([-1, 0, 3, 64]),
-    frequency_penalty=st.sampled_from([0.0, 0.5]),
-    presence_penalty=st.sampled_from([0.0, -0.4, 1.0]),
-    seed=st.integers(0, 2**63),
-)
-
-
-@given(row=any_row, params=chains)
-@settings(deadline=None, max_examples=60)
-@example(made(1, 40000, 0.0625, 4.0, 0.5), SamplingParams(seed=1))
-@example(made(2, 40000, 0.0, 3.0, 0.0), SamplingParams(temperature=1.0, top_k=0, top_p=0.95, min_p=0.0, seed=1))
-@example(made(3, 40000, 0.0, 3.0, 0.0), SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.05, seed=1))
-@example(made(4, 40000, 0.0, 3.0, 0.0), SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=1))
-def test_a_seed_gives_the_same_tokens_with_and_without_native_kernels(
-    native: Rows, row: np.ndarray, params: SamplingParams
-) -> None:
-    one, two = Sampler(params, (0, 0), native), Sampler(params, (0, 0), ORACLE)
-    for _ in range(4):
-        try:
-            token = one.sample(row)
-        except SamplingError:  # the largest floats overflow under a penalty
-            with pytest.raises(SamplingError):
-                two.sample(row)
-            return
-        assert token == two.sample(row)
-        assert row[token] > -np.inf
-        entries = [token_logprob(row, token, 5, ByteTokenizer(), operations) for operations in (native, ORACLE)]
-        assert entries[0] == entries[1]
-
-
-@pytest.mark.parametrize("bad", [[np.nan, 1.0], [1.0] * 40 + [np.nan], [-np.inf, -np.inf], [np.inf, 0.0]])
-def test_rows_that_are_not_numbers_are_refused_by_both(native: Rows, bad: list[float]) -> None:
-    for operations in (native, ORACLE):
-        with pytest.raises(SamplingError):
-            Sampler(SamplingParams(), (), operations).sample(np.array(bad, np.float32))
 
 
 @pytest.mark.parametrize("reason", [extension.NativeUnavailable("not built"), ValueError("no such kernels")])
@@ -193,19 +263,3 @@ def test_without_native_kernels_numpy_does_it(monkeypatch: pytest.MonkeyPatch, r
 
     monkeypatch.setattr(extension, "instruction_set", fail)
     assert isinstance(rows_module.rows.__wrapped__(), NumpyRows)
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30))))
-def test_token_counts(changes: list[tuple[bool, int]]) -> None:
-    counts, expected = TokenCounts(), dict[int, int]()
-    for removed, token in changes:
-        if not removed:
-            counts.add(token)
-            expected[token] = expected.get(token, 0) + 1
-        elif token in expected:
-            counts.remove(token)
-            expected[token] -= 1
-            if not expected[token]:
-                del expected[token]
-        assert dict(zip(counts.tokens.tolist(), counts.counts.tolist(), strict=True)) == expected
-        assert len(counts) == len(expected)

@@ -15,7 +15,7 @@ from mlxcel.api.auth import tenant
 from mlxcel.api.connection import ClientGone, cancel_on_disconnect
 from mlxcel.api.errors import generation_failed, invalid
 from mlxcel.api.openai.caching import conversation, wants_cache
-from mlxcel.api.openai.sampling import resolve_max_tokens, resolve_sampling, with_choice_seed
+from mlxcel.api.openai.sampling import resolve_loops, resolve_max_tokens, resolve_sampling, with_choice_seed
 from mlxcel.api.openai.schema import GenerationFields
 from mlxcel.api.openai.wire import Choice, PromptDetails, Usage, Wire
 from mlxcel.api.sse import EventStream, SseWriter
@@ -46,6 +46,7 @@ def submit(
 ) -> list[Generation]:
     """Queue one generation per choice. Raises ApiError 400 and what `Engine.submit` raises."""
     sampling = resolve_sampling(fields, model.sampling)
+    loops = resolve_loops(fields, model.loops)
     max_tokens = resolve_max_tokens(fields, state.config.engine)
     priority = read_priority(request.headers)
     return state.engine.submit(
@@ -56,6 +57,7 @@ def submit(
                 max_tokens=max_tokens,
                 stop=fields.stop_strings,
                 logprobs=logprobs,
+                loops=loops,
                 priority=priority,
                 cache_prompt=wants_cache(fields),
                 tenant=tenant(request.scope),

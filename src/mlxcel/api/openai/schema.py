@@ -16,7 +16,8 @@ NonNegative = Annotated[float, Meta(ge=0, le=LIMIT)]
 Real = Annotated[float, Meta(ge=-LIMIT, le=LIMIT)]
 Factor = Annotated[float, Meta(ge=1 / LIMIT, le=LIMIT)]
 MinusOneOrMore = Annotated[int, Meta(ge=-1)]
-
+TokenBias = Annotated[float, Meta(ge=-100, le=100)] | bool
+"""Added to a token's logit; false bans it."""
 
 StopString = Annotated[str, Meta(max_length=1024)]
 StopStrings = Annotated[list[StopString], Meta(max_length=64)]
@@ -65,29 +66,31 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     presence_penalty: Real | None = None
     seed: MinusOneOrMore | None = None
 
-    # Known, but served only at the values that switch them off (see `mlxcel.api.openai.unserved`).
     p_less: bool | None = None
-    top_n_sigma: NonNegative | None = None
     typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_n_sigma: NonNegative | None = None
     xtc_probability: Probability | None = None
     xtc_threshold: Annotated[float, Meta(ge=0, le=0.5)] | None = None
     dry_multiplier: NonNegative | None = None
-    dry_base: Real | None = None
-    dry_allowed_length: int | None = None
+    dry_base: NonNegative | None = None
+    dry_allowed_length: Natural | None = None
     dry_penalty_last_n: MinusOneOrMore | None = None
-    dry_sequence_breakers: list[int | str] | None = None
-    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
-    mirostat_tau: Real | None = None
-    mirostat_eta: Real | None = None
-    dynatemp_range: NonNegative | None = None
-    dynatemp_exponent: Real | None = None
-    adaptive_target: Real | None = None
-    adaptive_decay: Real | None = None
-    logit_bias: dict[str, Any] | list[Any] | None = None
+    dry_sequence_breakers: Annotated[list[Natural | StopString], Meta(max_length=1024)] | None = None
+    logit_bias: dict[Natural, TokenBias] | list[tuple[Natural, TokenBias]] | None = None
     ignore_eos: bool | None = None
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
+    mirostat_tau: NonNegative | None = None
+    mirostat_eta: NonNegative | None = None
+    dynatemp_range: NonNegative | None = None
+    dynatemp_exponent: NonNegative | None = None
+    adaptive_target: Annotated[float, Meta(ge=-LIMIT, le=1)] | None = None
+    adaptive_decay: Annotated[float, Meta(ge=0, le=0.99)] | None = None
+
     max_pattern_size: Natural | None = None
     min_pattern_size: Natural | None = None
     min_count: Natural | None = None
+
+    # Known, but served only at the values that switch them off (see `mlxcel.api.openai.unserved`).
     thinking_budget_tokens: MinusOneOrMore | None = None
     reasoning_budget_tokens: MinusOneOrMore | None = None
     thinking_token_budget: MinusOneOrMore | None = None

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mlxcel.api.errors import ApiError, invalid
 from mlxcel.api.openai.schema import ChatRequest, GenerationFields
 
-
-def _is(*inert: Any) -> Callable[[Any], bool]:
-    return lambda value: value in inert
-
-
-# Fields that only tune one of these (dry_base, xtc_threshold, mirostat_tau, min_count, ...) change nothing alone.
-_INERT: Mapping[str, Callable[[Any], bool]] = {
-    "xtc_probability": _is(0),
-    "top_n_sigma": _is(0),
-    "typical_p": _is(1),
-    "p_less": _is(False),
-    "dry_multiplier": _is(0),
-    "mirostat": _is(0),
-    "dynatemp_range": _is(0),
-    "adaptive_target": lambda value: value < 0,
-    "logit_bias": _is({}, []),
-    "ignore_eos": _is(False),
-    "max_pattern_size": _is(0),
-    "thinking_budget_tokens": _is(-1),
-    "reasoning_budget_tokens": _is(-1),
-    "thinking_token_budget": _is(-1),
-    "thinking_budget": _is(-1),
-    "grammar": _is(""),
-    "json_schema": _is({}),
+_INERT: Mapping[str, Any] = {
+    "thinking_budget_tokens": -1,
+    "reasoning_budget_tokens": -1,
+    "thinking_token_budget": -1,
+    "thinking_budget": -1,
+    "grammar": "",
+    "json_schema": {},
 }
 
 
 def check_fields(request: GenerationFields) -> None:
-    """Refuse sampling fields that would have to act. Raises ApiError 400."""
+    """Refuse fields that would have to act. Raises ApiError 400."""
     for name, inert in _INERT.items():
-        value = getattr(request, name)
-        if value is not None and not inert(value):
+        if getattr(request, name) not in (None, inert):
             raise invalid(f"'{name}' is not supported by this version", name)
 
 

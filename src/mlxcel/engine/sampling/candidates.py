@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mlxcel.engine.sampling.rows import Floats, Ids, Rows, rows
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
 
 
 class SamplingError(Exception):
@@ -15,24 +19,39 @@ class SamplingError(Exception):
 class Candidates:
     """Tokens that survive so far, in the order of their ids.
 
-    logits: float32 [n].
+    logits: float32 [n]; none is NaN or +inf, and -inf stands for a token that is out.
     ids: int64 [n], the token of each logit; None when every token is still there and the position is the id.
-    rows: what works on the logits.
     """
 
     logits: Floats
     ids: Ids | None = None
-    rows: Rows = field(default_factory=rows)
+
+    @property
+    def peak(self) -> float:
+        """The largest logit."""
+        return float(self.logits.max())
 
     def at(self, positions: Ids) -> Candidates:
         """The candidates at rising `positions`."""
         ids = positions if self.ids is None else self.ids.take(positions)
-        return Candidates(self.logits.take(positions), ids, self.rows)
+        return Candidates(self.logits.take(positions), ids)
 
-    def draw(self, temperature: float, uniform: float) -> int:
-        """A token, each with the probability that the softmax of `logits / temperature` gives it.
+    def at_least(self, threshold: float) -> Candidates:
+        """The candidates whose logits are not below `threshold`, which is rounded to single precision."""
+        return self.at(np.flatnonzero(self.logits >= single(threshold)))
 
-        uniform: a random number in [0, 1).
-        """
-        position = self.rows.draw(self.logits, temperature, uniform)
+    def without(self, positions: Ids) -> Candidates:
+        """The candidates with those at `positions` out."""
+        logits = self.logits.copy()
+        logits[positions] = -np.inf
+        return Candidates(logits, self.ids)
+
+    def token(self, position: int) -> int:
+        """The token of the candidate at `position`."""
         return position if self.ids is None else int(self.ids[position])
+
+
+def single(value: float) -> np.float32:
+    """`value` in single precision; what is out of range becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.float32(value)

@@ -1,67 +1,75 @@
-"""The sampling chain of one sequence: penalties, top-k, top-p, min-p, temperature, draw.
+"""The order of the stages, in numpy: from a row of logits to a token.
 
-Filters look at the untempered distribution and temperature is applied once, at the end. A stage that is off costs
-nothing. Every sequence has a random generator of its own, so a seeded sequence does not depend on its neighbours.
+Truncation looks at the untempered distribution, but for p-less, and temperature is applied once, at the end. A stage
+that is off costs nothing. Bias and penalties have been applied to the row before.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
-
-import numpy as np
+from typing import NamedTuple
 
 from mlxcel.engine.request import SamplingParams
-from mlxcel.engine.sampling.candidates import Candidates, SamplingError
-from mlxcel.engine.sampling.filters import min_p, top_k, top_p
-from mlxcel.engine.sampling.penalties import History
-from mlxcel.engine.sampling.rows import Floats, Rows, rows
+from mlxcel.engine.sampling.adaptive_p import near
+from mlxcel.engine.sampling.candidates import Candidates, Floats
+from mlxcel.engine.sampling.draw import draw
+from mlxcel.engine.sampling.min_p import min_p
+from mlxcel.engine.sampling.mirostat import mirostat
+from mlxcel.engine.sampling.p_less import p_less
+from mlxcel.engine.sampling.temperature import dynamic_temperature
+from mlxcel.engine.sampling.top_k import top_k
+from mlxcel.engine.sampling.top_n_sigma import top_n_sigma
+from mlxcel.engine.sampling.top_p import top_p
+from mlxcel.engine.sampling.typical_p import typical_p
+from mlxcel.engine.sampling.weights import weights
+from mlxcel.engine.sampling.xtc import exclude_top_choices
+
+NO_TOKEN = -1
+"""What is chosen from a row that holds NaN, +inf or nothing but -inf."""
 
 
-class Sampler:
-    """Sampling state of one sequence.
+class Step(NamedTuple):
+    """What is decided anew for each token."""
 
-    params: resolved sampling values.
-    prompt: token ids the repetition penalty looks back at.
-    operations: what works on the logits; by default what suits this installation.
+    uniform: float
+    """Random, in [0, 1)."""
+    exclude_top: bool
+    """XTC acts."""
+    feedback: float
+    """Mirostat: the surprise that the token may have; adaptive-p: the probability to aim at."""
+
+
+def choose(logits: Floats, params: SamplingParams, step: Step) -> tuple[int, float]:
+    """A token, and its probability among those it was drawn from (for adaptive-p, the one before the change).
+
+    logits: float32 [vocabulary], with bias and penalties. Among equal logits the lower token ranks first.
     """
+    best = int(logits.argmax())
+    if not math.isfinite(logits[best]):
+        return NO_TOKEN, 0.0
+    if params.greedy:
+        return best, 1.0
+    candidates, temperature = Candidates(logits), params.temperature
+    if params.mirostat:
+        candidates = mirostat(candidates, params.mirostat, temperature, step.feedback)
+    else:
+        candidates = _truncated(candidates, params, step)
+        temperature = dynamic_temperature(candidates, temperature, params.dynatemp_range, params.dynatemp_exponent)
+    weighed = weights(candidates.logits, temperature)
+    total = float(weighed.sum(dtype="float64"))
+    if params.adaptive:
+        position = draw(weights(near(candidates, weighed, total, step.feedback).logits, 1.0), step.uniform)
+    else:
+        position = draw(weighed, step.uniform)
+    return candidates.token(position), float(weighed[position]) / total
 
-    def __init__(self, params: SamplingParams, prompt: tuple[int, ...], operations: Rows | None = None) -> None:
-        self._params = params
-        self._rows = rows() if operations is None else operations
-        self._history = History(params, prompt)
-        self._penalised = np.empty(0, np.float32)
-        seed = secrets.randbits(64) if params.seed is None else params.seed
-        self._random = np.random.Generator(np.random.PCG64(seed))
 
-    def sample(self, logits: Floats) -> int:
-        """Choose the next token from `logits` (float32 [vocabulary], left unchanged) and note it.
-
-        Raises SamplingError when the row holds NaN, +inf or nothing but -inf.
-        """
-        token = self._best(logits)
-        if self._history.active:
-            logits = self._penalise(logits)
-            token = self._best(logits)
-        if not self._params.greedy:
-            token = self._draw(Candidates(logits, rows=self._rows))
-        self._history.append(token)
-        return token
-
-    def _best(self, logits: Floats) -> int:
-        token, best = self._rows.best(logits)
-        if not math.isfinite(best):
-            raise SamplingError("the model returned logits that are not finite numbers")
-        return token
-
-    def _penalise(self, logits: Floats) -> Floats:
-        if self._penalised.shape != logits.shape:  # kept: fresh memory would cost more than the copy
-            self._penalised = np.empty_like(logits)
-        np.copyto(self._penalised, logits)
-        self._history.penalise(self._penalised, self._rows)
-        return self._penalised
-
-    def _draw(self, candidates: Candidates) -> int:
-        params = self._params
-        kept = min_p(top_p(top_k(candidates, params.top_k), params.top_p), params.min_p)
-        return kept.draw(params.temperature, self._random.random())
+def _truncated(candidates: Candidates, params: SamplingParams, step: Step) -> Candidates:
+    candidates = top_n_sigma(candidates, params.top_n_sigma)
+    if params.p_less:
+        candidates = p_less(candidates, params.temperature)
+    candidates = typical_p(candidates, params.typical_p)
+    candidates = top_k(candidates, params.top_k)
+    candidates = top_p(candidates, params.top_p)
+    candidates = min_p(candidates, params.min_p)
+    return exclude_top_choices(candidates, params.xtc_threshold) if step.exclude_top else candidates

@@ -8,7 +8,8 @@ import numpy as np
 
 from mlxcel.engine.backend import Tokenizer
 from mlxcel.engine.events import TokenChoice, TokenLogprob
-from mlxcel.engine.sampling.rows import Floats, Rows, rows
+from mlxcel.engine.sampling.candidates import Floats
+from mlxcel.engine.sampling.rows import Rows, rows
 
 
 def token_logprob(

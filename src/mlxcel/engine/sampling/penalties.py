@@ -11,7 +11,8 @@ from itertools import islice
 import numpy as np
 
 from mlxcel.engine.request import SamplingParams
-from mlxcel.engine.sampling.rows import Floats, Ids, Rows
+from mlxcel.engine.sampling.candidates import Floats, Ids
+from mlxcel.engine.sampling.edits import Edits
 
 
 class TokenCounts:
@@ -83,7 +84,7 @@ class History:
 
     @property
     def active(self) -> bool:
-        """False when no penalty can change a logit, so that the row need not be copied."""
+        """False when no penalty can change a logit."""
         return bool(self._recent) or bool(self._generated)
 
     def append(self, token: int) -> None:
@@ -93,16 +94,16 @@ class History:
         if self._window:
             self._note(token)
 
-    def penalise(self, logits: Floats, rows: Rows) -> None:
-        """Change `logits` (float32 [vocabulary]) in place."""
+    def apply(self, edits: Edits) -> None:
+        """Change a row."""
         params = self._params
         if self._recent:
             recent = self._recent
-            rows.penalise(logits, recent.tokens, recent.counts, params.repetition_penalty, 0.0, 0.0)
+            edits.penalise(recent.tokens, recent.counts, params.repetition_penalty, 0.0, 0.0)
         if self._generated:
             counted = self._generated
             frequency, presence = params.frequency_penalty, params.presence_penalty
-            rows.penalise(logits, counted.tokens, counted.counts, 1.0, frequency, presence)
+            edits.penalise(counted.tokens, counted.counts, 1.0, frequency, presence)
 
     def _note(self, token: int) -> None:
         self._recent.add(token)

@@ -1,59 +1,46 @@
-"""Selection, probabilities and draws on one row of logits: which implementation runs here.
+"""What works on the logits of a step: the native kernels, or numpy where an installation has none.
 
 The definitions are the same in both, to the last bit: a row and a seed give the same token with and without the native
 kernels.
-
-A logit's weight is 2^(log2(e) (logit - largest) / temperature), in single precision and rounded to a multiple of 2^-35.
-So sums of weights in double precision are exact, up to 2^18, in whatever order they are taken. A token that is 2^36
-times less likely than the best one weighs nothing and is never drawn. Among equal logits the lower token ranks first.
-
-Rows with NaN, +inf or nothing but -inf are for the caller to find, with `best`; the other methods do not expect them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from mlxcel.engine.request import SamplingParams
+from mlxcel.engine.sampling.candidates import Floats, Ids
+from mlxcel.engine.sampling.chain import Step
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
 
-Floats = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint32]
+
+MAX_THREADS = 8
+"""Threads that share the rows of a step; more would wait for each other longer than they work."""
 
 
 class Rows(Protocol):
-    """Operations on a row, float32 [n]. Positions come out rising."""
+    """Operations on rows, float32 [n]."""
 
-    def best(self, row: Floats) -> tuple[int, float]:
-        """Position and value of the largest logit, the first of equals; those of the first NaN if there is one."""
+    def chain(self, params: SamplingParams) -> Any:
+        """How one sequence is sampled, in the form that `choose` takes."""
+        ...
+
+    def choose(self, rows: Sequence[Floats], chains: Sequence[Any], steps: Sequence[Step]) -> list[tuple[int, float]]:
+        """Token and share for each row, as `mlxcel.engine.sampling.chain.choose` defines them."""
         ...
 
     def top_k(self, row: Floats, k: int) -> Ids:
-        """Positions of the `k` largest logits."""
-        ...
-
-    def at_least(self, row: Floats, threshold: float) -> Ids:
-        """Positions of the logits that are not below `threshold`, which is rounded to single precision."""
-        ...
-
-    def nucleus(self, row: Floats, p: float) -> Ids:
-        """Positions of the fewest best logits whose weight reaches the share `p` of all; never none."""
-        ...
-
-    def weights(self, row: Floats, temperature: float) -> Floats:
-        """The weight of each logit."""
+        """Rising positions of the `k` largest logits; among equals the first."""
         ...
 
     def mass(self, row: Floats, temperature: float) -> tuple[float, float]:
-        """The largest logit, and the sum of the weights."""
-        ...
-
-    def draw(self, row: Floats, temperature: float, uniform: float) -> int:
-        """The first position up to which the weights exceed the share `uniform`, in [0, 1), of their sum."""
+        """The largest logit, and the sum of the weights (`mlxcel.engine.sampling.weights`)."""
         ...
 
     def mask(self, row: Floats, words: Words, out: Floats) -> None:
@@ -74,9 +61,47 @@ class Rows(Protocol):
         ...
 
 
+class NativeRows:
+    """Implements `Rows`. The rows of a step are shared out to threads.
+
+    module: the native extension.
+    """
+
+    def __init__(self, module: Any, threads: int) -> None:
+        rows = module.Rows(min(threads, MAX_THREADS))
+        self._chain = module.Chain
+        self.choose = rows.choose
+        self.top_k = rows.top_k
+        self.mass = rows.mass
+        self.mask = rows.mask
+        self.add_at = rows.add_at
+        self.penalise = rows.penalise
+
+    def chain(self, params: SamplingParams) -> Any:
+        """How one sequence is sampled."""
+        return self._chain(
+            greedy=params.greedy,
+            temperature=params.temperature,
+            top_n_sigma=params.top_n_sigma,
+            p_less=params.p_less,
+            typical_p=params.typical_p,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            xtc_threshold=params.xtc_threshold,
+            dynatemp_range=params.dynatemp_range,
+            dynatemp_exponent=params.dynatemp_exponent,
+            mirostat=params.mirostat,
+            adaptive=params.adaptive,
+        )
+
+
 @cache
-def rows() -> Rows:
-    """The native kernels where the installation has them and MLXCEL_KERNELS names some that can run; else numpy."""
+def rows(threads: int = 0) -> Rows:
+    """The native kernels where the installation has them and MLXCEL_KERNELS names some that can run; else numpy.
+
+    threads: that may work on a step; 0: one for each processor.
+    """
     # Not at the top: the package of the kernels imports MLX, which a server does while it already answers.
     from mlxcel.kernels import native
 
@@ -84,5 +109,4 @@ def rows() -> Rows:
         native.instruction_set()
     except (native.NativeUnavailable, ValueError):  # loading a model says why
         return NumpyRows()
-    kernels: Rows = native.module().logits
-    return kernels
+    return NativeRows(native.module(), threads or native.default_threads())

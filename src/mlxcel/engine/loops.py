@@ -1,0 +1,88 @@
+"""Loop detection: end a generation that says the same over and over."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "MLXCEL_LOOP_DETECTION"
+"""Environment variable with the policy of a server."""
+
+_OFF = frozenset({"off", "0", "none", "false", "disabled"})
+_ON = frozenset({"on", "default", "true", "enabled"})
+_RULE = re.compile(r"(\d+)\s*[,:]\s*(\d+)\s*[,:]\s*(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRule:
+    """End when the last tokens are `count` copies of the same `min_size` to `max_size` tokens.
+
+    A `max_size` of 0 or a `count` below 2 is off; a `min_size` of 0 means 1, and above `max_size` means that.
+    """
+
+    min_size: int
+    max_size: int
+    count: int
+
+    @property
+    def active(self) -> bool:
+        """Whether any text can meet the rule."""
+        return self.max_size > 0 and self.count >= 2
+
+
+DEFAULT_RULE = LoopRule(1, 20, 4)
+
+
+def server_rule(variable: str | None, architecture: str) -> LoopRule | None:
+    """The rule of requests that name none.
+
+    variable: value of `MLXCEL_LOOP_DETECTION`; one that cannot be read is ignored with a warning.
+    architecture: the checkpoint's `model_type`. The Gemma 4 family has the default rule, others have none.
+    """
+    word = (variable or "").strip().lower()
+    if word in _OFF:
+        return None
+    if word in _ON:
+        return DEFAULT_RULE
+    if match := _RULE.fullmatch(word):
+        rule = LoopRule(*map(int, match.groups()))
+        return rule if rule.active else None
+    if word:
+        log.warning("%s=%r is ignored: it is neither on, off nor MIN,MAX,COUNT", VARIABLE, variable)
+    return DEFAULT_RULE if architecture.startswith("gemma4") else None
+
+
+class LoopDetector:
+    """Watches the tokens of one sequence.
+
+    budget: tokens that may come; longer patterns than fit into it need not be looked for.
+    """
+
+    def __init__(self, rule: LoopRule, budget: int) -> None:
+        largest = min(rule.max_size, budget // rule.count) if rule.active else 0
+        smallest = min(max(rule.min_size, 1), max(rule.max_size, 1), largest + 1)
+        self._sizes = np.arange(smallest, largest + 1)
+        self._needed = self._sizes * (rule.count - 1)
+        self._runs = np.zeros_like(
+            self._sizes
+        )  # for each size: how many of the last tokens equal the one so far before
+        self._tokens: npt.NDArray[np.int64] = np.empty(64, np.int64)
+        self._length = 0
+
+    def push(self, token: int) -> bool:
+        """Note a generated token; True when the text ends in a loop."""
+        if self._length == self._tokens.shape[0]:
+            self._tokens = np.concatenate((self._tokens, self._tokens))
+        self._tokens[self._length] = token
+        reachable = int(np.searchsorted(self._sizes, self._length, side="right"))
+        before = self._tokens[self._length - self._sizes[:reachable]]
+        runs = self._runs[:reachable]
+        np.multiply(runs + 1, before == token, out=runs)
+        self._length += 1
+        return bool((runs >= self._needed[:reachable]).any())

@@ -1,0 +1,96 @@
+"""A step for all rows of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlxcel.engine.request import SamplingParams
+from mlxcel.engine.sampling.candidates import SamplingError
+from mlxcel.engine.sampling.edits import Edits
+from mlxcel.engine.sampling.rows import Rows, rows
+from mlxcel.engine.sampling.rows_numpy import NumpyRows
+from mlxcel.engine.sampling.sampler import Sampler, sample
+
+from .oracle import Voice, made
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.0},
+    {"top_k": 0, "typical_p": 0.9},
+    {"p_less": True, "temperature": 1.5},
+    {"mirostat": 2, "mirostat_tau": 2.0},
+    {"xtc_probability": 0.5},
+    {"repetition_penalty": 1.3, "dry_multiplier": 0.8, "dry_allowed_length": 1},
+    {"adaptive_target": 0.3, "logit_bias": ((3, 5.0),)},
+]
+
+
+def voices(operations: Rows) -> list[Voice]:
+    return [Voice(SamplingParams(seed=i, **values), (1, 2), operations) for i, values in enumerate(SETTINGS)]
+
+
+@pytest.mark.parametrize("operations", [NumpyRows(), rows()], ids=["numpy", "here"])
+def test_a_row_says_the_same_in_any_company(operations: Rows) -> None:
+    count = len(SETTINGS)
+    script = [np.stack([made(100 * t + i, 300, 3.0, 0.0) for i in range(count)]) for t in range(12)]
+    alone = [[speaks(step[i]) for step in script] for i, speaks in enumerate(voices(operations))]
+    together = voices(operations)
+    said: list[list[Any]] = [[] for _ in range(count)]
+    for t, step in enumerate(script):
+        present = [i for i in range(count) if t % (i + 2) or not said[i] or len(said[i]) == t]
+        assert present == list(range(count))
+        for i, outcome in zip(present, sample([together[i] for i in present], step[present], operations), strict=True):
+            said[i].append(outcome)
+    assert said == alone
+
+
+@pytest.mark.parametrize("operations", [NumpyRows(), rows()], ids=["numpy", "here"])
+def test_a_row_that_cannot_be_sampled_harms_no_other(operations: Rows) -> None:
+    logits = np.stack([made(i, 300, 3.0, 0.0) for i in range(len(SETTINGS))])
+    healthy = sample(voices(operations), logits, operations)
+    logits[2] = np.nan
+    logits[5, 7] = np.inf
+    before = logits.copy()
+    outcomes = sample(voices(operations), logits, operations)
+    for i, (outcome, expected) in enumerate(zip(outcomes, healthy, strict=True)):
+        assert isinstance(outcome, SamplingError) if i in (2, 5) else outcome == expected
+    assert np.array_equal(logits, before, equal_nan=True)
+
+
+def test_a_sampler_that_fails_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = np.stack([made(i, 300, 3.0, 0.0) for i in range(len(SETTINGS))])
+    before, operations = logits.copy(), rows()
+    healthy = sample(voices(operations), logits, operations)
+    broken = voices(operations)
+
+    def fail(edits: Edits) -> None:
+        edits.add(np.array([0]), np.array([1.0], np.float32))
+        raise MemoryError
+
+    monkeypatch.setattr(broken[1].sampler, "edit", fail)
+    outcomes = sample(broken, logits, operations)
+    assert isinstance(outcomes[1], MemoryError)
+    assert [outcome for i, outcome in enumerate(outcomes) if i != 1] == [*healthy[:1], *healthy[2:]]
+    assert np.array_equal(logits, before)
+
+
+def test_logits_that_cannot_be_written_are_copied() -> None:
+    logits = made(1, 50, 3.0, 0.0)[None]
+    expected = sample([Voice(SamplingParams(seed=1, presence_penalty=1.0))], logits, rows())
+    logits.flags.writeable = False
+    assert sample([Voice(SamplingParams(seed=1, presence_penalty=1.0))], logits, rows()) == expected
+
+
+def test_a_sampler_that_cannot_be_made_harms_no_other() -> None:
+    class Unmade:
+        @property
+        def sampler(self) -> Sampler:
+            raise MemoryError
+
+    logits = np.stack([made(1, 50, 3.0, 0.0)] * 2)
+    outcomes = sample([Unmade(), Voice(SamplingParams(temperature=0.0))], logits, rows())
+    assert isinstance(outcomes[0], MemoryError)
+    assert outcomes[1] == logits[1].argmax()
