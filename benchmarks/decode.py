@@ -228,8 +228,8 @@ class Bench:
         return work(contender)
 
     def _in_their_thread(self, work: Callable[[], Result]) -> Result:
-        """llama.cpp has a thread to itself, for everything: it sets the matrix unit (AMX) up once a thread and trusts that
-        nobody else there uses it, and has helpers for each thread that calls it."""
+        """llama.cpp has a thread to itself, for everything: it sets the matrix unit (AMX) up once a thread and trusts
+        that nobody else there uses it, and has helpers for each thread that calls it."""
         return self._thread_of_theirs.submit(work).result()
 
     def _contenders(self, *, rows: int, context: int) -> dict[str, Contender]:
