@@ -56,22 +56,6 @@ MLXCEL_INLINE int32_t four_at(const std::byte* p) {
   return x;
 }
 
-// What counts as finite.
-#if defined(__AMX_INT8__)
-constexpr float largest_value = 1e33f;  // times kOffset of gemm_tiles.h it still is
-#else
-constexpr float largest_value = 3.40282347e38f;
-#endif
-
-// Rounded up to 22 bits, for gemm_tiles.h: far more than the integers have.
-MLXCEL_INLINE float short_scale(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  bits = (bits + 3) & ~3u;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
 // One chunk: 32 values to `planes` times 32 bytes and a scale. Returns the sum of the rounded integers.
 template <int planes>
 MLXCEL_INLINE float quantise_chunk(const float* x, std::byte* bytes, float* scale) {
@@ -79,9 +63,9 @@ MLXCEL_INLINE float quantise_chunk(const float* x, std::byte* bytes, float* scal
   // Tiny values round to 0, so that 1 / d is finite. A value that is not finite makes the scale NaN, and so every
   // output of the row.
   const float peak = max_of(max(max(abs(a), abs(b)), splat(1e-30f)));
-  const bool finite = !any_nan(mul(splat(0.0f), a)) && !any_nan(mul(splat(0.0f), b)) && peak <= largest_value;
+  const bool finite = !any_nan(mul(splat(0.0f), a)) && !any_nan(mul(splat(0.0f), b));
   constexpr float most = planes == 1 ? 127.0f : 127.0f * high_unit;
-  *scale = finite ? short_scale(peak / most) : __builtin_nanf("");
+  *scale = finite ? peak / most : __builtin_nanf("");
   const f32x16 inverse = splat(finite ? most / peak : 0.0f);
   const f32x16 qa = round_even(mul(a, inverse)), qb = round_even(mul(b, inverse));
   auto* plane = reinterpret_cast<int8_t*>(bytes);

@@ -26,10 +26,6 @@ struct TileProduct {
   static constexpr size_t chunk_values = (both ? 2 : 1) * chunk_cols * tile_outputs;
   // Nibbles are unpacked for as many columns as stay in the nearest cache while rows pass. Bytes are read where they are.
   static constexpr int panel_cols = 1024;
-  // More than a chunk's integers with their signs, and such that its product with a factor is exact (see
-  // quantise_chunk).
-  static constexpr float kOffset = 3 << 22;
-  static_assert(products == 2 || 127 * (1 + high_unit) * 15 * chunk_cols < (1 << 22));
   static constexpr size_t panel_bytes =
       storage == Storage::Nibbles
           ? panel_cols / chunk_cols * (chunk_values + 2 * tile_outputs * sizeof(float))
@@ -83,18 +79,11 @@ struct TileProduct {
     }
   }
 
-  static __m512i whole(const int32_t* sums) {
-    const __m512i sum = _mm512_load_si512(sums);
-    if constexpr (products == 1) return sum;
-    return _mm512_add_epi32(_mm512_slli_epi32(sum, 4), _mm512_load_si512(sums + tile_rows * tile_outputs));
-  }
-
-  // whole * factor, rounded once. While tiles are in use floats have one port and integers two, so integers are not
-  // converted: added to the bits of kOffset they become kOffset + whole, and `undo` is -kOffset * factor, exactly.
-  static f32x16 times(__m512i whole, float factor, float undo) {
-    if constexpr (products == 2) return mul(to_f32({whole}), splat(factor));
-    const __m512i bits = _mm512_add_epi32(whole, _mm512_castps_si512(_mm512_set1_ps(kOffset)));
-    return fma({_mm512_castsi512_ps(bits)}, splat(factor), splat(undo));
+  static f32x16 whole(const int32_t* sums) {
+    __m512i sum = _mm512_load_si512(sums);
+    if constexpr (products == 2)
+      sum = _mm512_add_epi32(_mm512_slli_epi32(sum, 4), _mm512_load_si512(sums + tile_rows * tile_outputs));
+    return to_f32({sum});
   }
 
   // Groups [first, last) of a tile, from `values` on, times the first `height` rows of a block, of which [low, high)
@@ -104,7 +93,6 @@ struct TileProduct {
                     int low, int high, float* out, size_t stride) {
     constexpr size_t sums_of_chunk = products * tile_rows * tile_outputs;
     alignas(64) int32_t sums[2][chunks * sums_of_chunk];
-    alignas(64) float undo[2][tile_rows];
     const size_t chunk_bytes = block_rows * (planes * chunk_cols + sizeof(float));
     const size_t group_bytes = chunks * chunk_bytes + block_rows * sizeof(float);
     const size_t biases_at = tile_outputs * size_of(type), record_bytes = chunks * chunk_values + 2 * biases_at;
@@ -113,8 +101,6 @@ struct TileProduct {
     const auto start = [&](int g) {
       const std::byte* from = x_group + (g - first) * group_bytes;
       const std::byte* weights = values + (g - first) * record_bytes;
-      const auto* factors = reinterpret_cast<const float*>(from + block_rows * planes * chunk_cols);
-      store(undo[g & 1], mul(load(factors), splat(-kOffset)));
       for (int c = 0; c < chunks; c++, from += chunk_bytes, weights += chunk_values) {
         int32_t* to = sums[g & 1] + c * sums_of_chunk;
         if ((g + c) & 1) start_chunk<1>(from, weights, to);
@@ -136,10 +122,10 @@ struct TileProduct {
       const int32_t* of_group = sums[g & 1];
 #pragma GCC unroll unrolled
       for (int m = 0; m < height; m++) {
-        f32x16 product = times(whole(of_group + m * tile_outputs), factors[m], undo[g & 1][m]);
+        f32x16 product = mul(whole(of_group + m * tile_outputs), splat(factors[m]));
 #pragma GCC unroll unrolled
         for (int c = 1; c < chunks; c++)
-          product = fma(to_f32({whole(of_group + c * sums_of_chunk + m * tile_outputs)}),
+          product = fma(whole(of_group + c * sums_of_chunk + m * tile_outputs),
                         splat(factors[c * chunk_bytes / sizeof(float) + m]), product);
         result[m] = fma(scales, product, result[m]);
         result[m] = fma(biases, splat(totals[m]), result[m]);
