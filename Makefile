@@ -46,7 +46,7 @@ lint: $(VENV)/.dev ## Style, types and import rules
 docs: $(VENV)/.base ## Write the generated pages
 	$(BIN)/python -m mlxcel.cli.docs
 
-bench: $(VENV)/.bench ## Speed beside llama.cpp, as JSON (BENCH=decode, serving, kernels, sampler, startup or concurrency; ARGS)
+bench: $(VENV)/.bench ## Speed beside llama.cpp, as JSON (BENCH=decode, serving, kernels, sampler, prefix, startup...; ARGS)
 	$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 
 native: ## Tests of the native kernels: plain, sanitizers, ARM in an emulator

@@ -75,11 +75,13 @@ def make_model(name: str, weights: str) -> nn.Module:
     return model
 
 
-def backend(name: str, weights: str, *, precision: str = "default", threads: int = 2) -> NativeBackend:
+def backend(
+    name: str, weights: str, *, precision: str = "default", threads: int = 2, blocks: int = 64
+) -> NativeBackend:
     model = make_model(name, weights)
     shape = decoder_shape(model)
     assert shape is not None
-    decoder = build_decoder(model, shape, precision=precision, threads=threads, kv_budget=64 * shape.kv_block_bytes)
+    decoder = build_decoder(model, shape, precision=precision, threads=threads, kv_budget=blocks * shape.kv_block_bytes)
     return NativeBackend(decoder, ModelInfo(name, ByteTokenizer(), VOCABULARY, 4096, None), VOCABULARY)
 
 

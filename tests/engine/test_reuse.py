@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Awaitable, Callable
 
 import pytest
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mlxcel.config import CacheConfig, EngineConfig
 from mlxcel.engine.backend import Backend
@@ -61,9 +65,9 @@ def prompt(length: int, seed: int) -> list[int]:
 Ask = Callable[..., Awaitable[tuple[str, int]]]
 
 
-def served(backend: Backend, test: Callable[[Ask, Engine], Awaitable[None]]) -> None:
+def served(backend: Backend, test: Callable[[Ask, Engine], Awaitable[None]], cache: CacheConfig = CACHE) -> None:
     async def run() -> None:
-        engine = Engine(EngineConfig(prefill_chunk_size=16), lambda: backend, CACHE)
+        engine = Engine(EngineConfig(prefill_chunk_size=16), lambda: backend, cache)
         engine.start()
         await engine.wait_ready()
 
@@ -152,3 +156,64 @@ def test_a_text_goes_on_from_its_own_answer(kind: str, family: str) -> None:
         assert text == (await ask(longer, cache_prompt=False))[0]
 
     served(backend, test)
+
+
+@pytest.mark.parametrize(("kind", "family"), [("paged", "qwen3_next"), ("stock", "gemma3_text"), ("stock", "llama")])
+def test_all_that_is_kept_stays_within_the_capacity(kind: str, family: str) -> None:
+    """Fifty different prompts: blocks, arrays and states all count."""
+    backend = make(kind, family)
+    capacity = 4 * backend.kv.growth(-1, 60)
+    cache = CacheConfig(min_prefix=4, capacity_bytes=capacity, snapshot_capacity_bytes=capacity)
+
+    async def test(ask: Ask, engine: Engine) -> None:
+        for seed in range(50):
+            await ask(prompt(40, seed), 4, history=35)
+            stats = engine.cache_stats()
+            kept = stats.bytes + stats.snapshot_bytes
+            assert 0 < kept <= capacity
+            assert backend.kv.memory.used == kept
+        assert stats.evictions_lru + stats.snapshot_evictions_lru > 20
+
+    served(backend, test, cache)
+
+
+@functools.cache
+def decoder(blocks: int) -> Backend:
+    """One model, with more or less memory."""
+    return native_backend("llama", "4 bits in 32", blocks=blocks)
+
+
+COLD: dict[tuple[int, ...], str] = {}
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(1, 70)), min_size=1, max_size=4),
+        min_size=1,
+        max_size=6,
+    )
+)
+@settings(max_examples=25, deadline=None)
+def test_prompts_that_share_what_they_may_say_what_they_say_alone(wishes: list[list[tuple[int, int]]]) -> None:
+    """At once and one after the other, with memory for two: blocks are shared, copied, given up and read again."""
+    small, large = decoder(9), decoder(64)
+    pieces = [prompt(70, seed) for seed in (1, 2, 3)]
+    prompts = [[token for piece, length in wish for token in pieces[piece][:length]] for wish in wishes]
+
+    async def alone(ask: Ask, engine: Engine) -> None:
+        for tokens in prompts:
+            if tuple(tokens) not in COLD:
+                COLD[tuple(tokens)] = (await ask(tokens, 30, cache_prompt=False))[0]
+
+    async def shared(ask: Ask, engine: Engine) -> None:
+        for _ in range(2):
+            together = await asyncio.gather(*(ask(tokens, 30) for tokens in prompts))
+            assert [text for text, _ in together] == [COLD[tuple(tokens)] for tokens in prompts]
+        for tokens in prompts:
+            assert (await ask(tokens, 30))[0] == COLD[tuple(tokens)]
+        assert small.kv.memory.used == engine.cache_stats().bytes
+        await engine.reset_cache()
+        assert small.kv.memory.used == 0
+
+    served(large, alone)
+    served(small, shared)

@@ -224,6 +224,7 @@ class Worker(threading.Thread):
             return
         self.counters.completed += 1
         self._post_events(sequence, sequence.finish(FinishReason.LENGTH, StopKind.LIMIT))
+        self._cache.donate(sequence)
         self._release([sequence])
 
     def _make_room(self, error: MemoryError) -> None:

@@ -178,7 +178,7 @@ def test_the_budget_is_what_can_be_used_or_what_there_is() -> None:
     assert budget(1 << 40, cache_prompt=False) == most - 10_000_000
     assert budget(300 << 20, kv_budget=None) == most
     assert budget((256 << 20) + 12_000_000) == 10_000_000
-    assert budget(0) == 2048 * 1000, "one sequence at least"
+    assert budget(0) == 512 * 1000, "one short sequence at least"
     assert budget(0, kv_budget=600_000) == 600_000
     with pytest.raises(BadConfig, match="--kv-cache-budget 500000 does not hold 512 tokens of this model"):
         budget(None, kv_budget=500_000)

@@ -44,20 +44,19 @@ def kv_budget(engine: EngineConfig, cache: CacheConfig, window: int, cost: Cost,
     window: tokens the model was made for. free: memory there is; None: unknown. Raises BadConfig for a budget that does
     not hold one sequence.
     """
+    least = cost(min(window, MIN_SLOT_CONTEXT))
     if isinstance(cache.kv_budget, int):
-        needed = cost(min(window, MIN_SLOT_CONTEXT))
-        if cache.kv_budget < needed:
+        if cache.kv_budget < least:
             raise BadConfig(
                 f"--kv-cache-budget {cache.kv_budget} does not hold {MIN_SLOT_CONTEXT} tokens of this model, "
-                f"which take {needed} bytes"
+                f"which take {least} bytes"
             )
         return cache.kv_budget
-    sequence = cost(engine.slot_context(window, engine.slots))
     kept = cache_capacity(cache.capacity_bytes, PREFIX_CAPACITY, cost, free) if cache.kept else 0
-    most = engine.slots * sequence + kept
+    most = engine.slots * cost(engine.slot_context(window, engine.slots)) + kept
     if cache.kv_budget is None or free is None:
         return most
-    return min(most, max(sequence, int((free - _ACTIVATIONS) / _HEADROOM)))
+    return min(most, max(least, int((free - _ACTIVATIONS) / _HEADROOM)))
 
 
 def kv_limit(storage: KvStorage, window: int) -> KvLimit | None:
