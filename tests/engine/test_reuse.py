@@ -8,7 +8,6 @@ import random
 from collections.abc import Awaitable, Callable
 
 import pytest
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
