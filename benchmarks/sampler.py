@@ -24,7 +24,7 @@ from mlxcel.engine.sampling.candidates import Floats
 from mlxcel.engine.sampling.logprobs import token_logprob
 from mlxcel.engine.sampling.rows import Rows, rows
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
-from mlxcel.engine.sampling.sampler import Sampler, sample
+from mlxcel.engine.sampling.sampler import Chosen, Sampler, sample
 from mlxcel.kernels import native
 
 BUDGETS = {49152: 150.0, 151936: 400.0}
@@ -78,9 +78,10 @@ class Silent:
 class Speaker:
     """A sequence that says whatever it likes."""
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, alternatives: int | None) -> None:
         tokenizer: Any = Silent()
         self.sampler = Sampler(params, tuple(range(100)), tokenizer)
+        self.alternatives = alternatives
 
 
 def make_rows(size: int) -> dict[str, Floats]:
@@ -94,17 +95,15 @@ def make_rows(size: int) -> dict[str, Floats]:
 
 def make_step(name: str, batch: int, logits: Floats, operations: Rows) -> Callable[[int], object]:
     """What step number i of this chain does with so many rows."""
-    speakers = [Speaker(SamplingParams(**CHAINS[name], seed=seed)) for seed in range(batch)]
+    alternatives = 20 if "logprobs" in name else None
+    speakers = [Speaker(SamplingParams(**CHAINS[name], seed=seed), alternatives) for seed in range(batch)]
     tokenizer: Any = Silent()
 
     def step(number: int) -> None:
         first = number * batch % DISTINCT_ROWS
-        taken = logits[first : first + batch]
-        outcomes = sample(speakers, taken, operations)
-        if "logprobs" in name:
-            for row, outcome in zip(taken, outcomes, strict=True):
-                assert isinstance(outcome, int)
-                token_logprob(row, outcome, 20, tokenizer, operations)
+        for outcome in sample(speakers, logits[first : first + batch], operations):
+            if isinstance(outcome, Chosen) and outcome.logprobs is not None:
+                token_logprob(outcome.token, outcome.logprobs, tokenizer)
 
     return step
 

@@ -134,6 +134,7 @@ class Worker(threading.Thread):
     def _decode(self, step: Decode) -> None:
         try:
             logits = self._backend.decode([sequence.next_input for sequence in step.rows])
+            outcomes = sample(step.rows, logits, self._rows)
         except Exception as error:
             log.exception("decode step failed")
             self._fail_batch(step.rows, error)
@@ -141,14 +142,13 @@ class Worker(threading.Thread):
         self._failed_steps = 0
         self._scheduler.decoded()
         self.counters.decode_steps += 1
-        tokens = sample(step.rows, logits, self._rows)
         ended: list[Sequence] = []
-        for sequence, row, token in zip(step.rows, logits, tokens, strict=True):
+        for sequence, outcome in zip(step.rows, outcomes, strict=True):
             before = sequence.generated
             try:
-                if isinstance(token, Exception):
-                    raise token
-                events = sequence.advance(row, token)
+                if isinstance(outcome, Exception):
+                    raise outcome
+                events = sequence.advance(outcome)
             except Exception as error:
                 log.warning("a row cannot be sampled: %s", error, exc_info=not isinstance(error, SamplingError))
                 events = self._failure(sequence, error)
