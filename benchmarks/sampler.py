@@ -31,7 +31,8 @@ BUDGETS = {49152: 150.0, 151936: 400.0}
 """Microseconds that one row may take, by the size of the vocabulary. Eight rows must take less than eight times one."""
 
 BATCH = 8
-DISTINCT_ROWS = 2 * BATCH
+DISTINCT_ROWS = 2 * BATCH + 1
+"""No row comes again in the next step, and every sequence sees them all."""
 
 _OFF = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 _PENALTIES = {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.5, "dry_multiplier": 0.8}
@@ -85,12 +86,13 @@ class Speaker:
 
 
 def make_rows(size: int) -> dict[str, Floats]:
-    """Rows of each kind, [DISTINCT_ROWS, size]."""
+    """Rows of each kind, all of them twice: [2 * DISTINCT_ROWS, size]."""
     random = np.random.default_rng(size)
     peaked = random.normal(scale=2.0, size=(DISTINCT_ROWS, size)).astype(np.float32)
     for row in peaked:
         row[random.permutation(size)[:300]] += np.linspace(0, 14, 300, dtype=np.float32)
-    return {"peaked": peaked, "flat": random.normal(scale=3.0, size=(DISTINCT_ROWS, size)).astype(np.float32)}
+    flat = random.normal(scale=3.0, size=(DISTINCT_ROWS, size)).astype(np.float32)
+    return {"peaked": np.concatenate((peaked, peaked)), "flat": np.concatenate((flat, flat))}
 
 
 def make_step(name: str, batch: int, logits: Floats, operations: Rows) -> Callable[[int], object]:

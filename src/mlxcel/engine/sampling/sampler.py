@@ -108,8 +108,7 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Cho
     logits: a row for each, float32 [rows, vocabulary], the same afterwards. One that holds NaN, +inf or nothing but
     -inf gives a SamplingError.
     """
-    if not logits.flags.writeable:
-        logits = logits.copy()
+    logits = np.require(logits, requirements=("C", "W"))  # a copy only if it must be
     outcomes: list[Chosen | Exception] = []
     edits = [Edits(row, rows) for row in logits]
     begun: list[int] = []
