@@ -22,7 +22,7 @@ from benchmarks.serving import machine, versions
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.candidates import Floats
 from mlxcel.engine.sampling.logprobs import token_logprob
-from mlxcel.engine.sampling.rows import Rows, rows
+from mlxcel.engine.sampling.rows import Rows, make_rows
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
 from mlxcel.engine.sampling.sampler import Chosen, Sampler, sample
 from mlxcel.kernels import native
@@ -85,7 +85,7 @@ class Speaker:
         self.alternatives = alternatives
 
 
-def make_rows(size: int) -> dict[str, Floats]:
+def make_logits(size: int) -> dict[str, Floats]:
     """Rows of each kind, all of them twice: [2 * DISTINCT_ROWS, size]."""
     random = np.random.default_rng(size)
     peaked = random.normal(scale=2.0, size=(DISTINCT_ROWS, size)).astype(np.float32)
@@ -138,11 +138,11 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=60)
     parser.add_argument("--numpy", action="store_true", help="without the native kernels")
     arguments = parser.parse_args()
-    operations = NumpyRows() if arguments.numpy else rows()
+    operations = NumpyRows() if arguments.numpy else make_rows()
     results = [
         {"vocabulary": size, "rows": kind, **measure(name, logits, operations, arguments.repeat)}
         for size in arguments.sizes
-        for kind, logits in make_rows(size).items()
+        for kind, logits in make_logits(size).items()
         for name in arguments.chains
     ]
     report = {

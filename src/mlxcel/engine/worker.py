@@ -19,7 +19,7 @@ from mlxcel.engine.counters import Counters
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.sampling.candidates import SamplingError
-from mlxcel.engine.sampling.rows import rows
+from mlxcel.engine.sampling.rows import make_rows
 from mlxcel.engine.sampling.sampler import sample
 from mlxcel.engine.scheduler import Decode, Prefill, Scheduler
 from mlxcel.engine.sequence import Sequence
@@ -73,7 +73,7 @@ class Worker(threading.Thread):
         """Thread body."""
         try:
             self._backend, self._scheduler = self._prepare()
-            self._rows = rows(self._backend.info.threads)
+            self._rows = make_rows(self._backend.info.threads)
             while not self._stopping:
                 self._take_in()
                 self._drop_cancelled()

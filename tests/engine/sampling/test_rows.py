@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mlxcel.engine.request import SamplingParams
-from mlxcel.engine.sampling import rows as rows_module
 from mlxcel.engine.sampling.candidates import SamplingError
 from mlxcel.engine.sampling.chain import NO_TOKEN, Step
-from mlxcel.engine.sampling.rows import Rows, rows
+from mlxcel.engine.sampling.rows import Rows, make_rows
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
 from mlxcel.kernels import native as extension
 
@@ -51,9 +50,10 @@ steps = st.builds(Step, shares, st.booleans(), st.floats(0.0, 20.0))
 
 @pytest.fixture(scope="module")
 def native() -> Rows:
-    if isinstance(rows(), NumpyRows):
+    found = make_rows()
+    if isinstance(found, NumpyRows):
         pytest.skip("no native kernels here")
-    return rows()
+    return found
 
 
 def same_choice(native: Rows, row: np.ndarray, step: Step, **values: Any) -> None:
@@ -264,4 +264,4 @@ def test_without_native_kernels_numpy_does_it(monkeypatch: pytest.MonkeyPatch, r
         raise reason
 
     monkeypatch.setattr(extension, "instruction_set", fail)
-    assert isinstance(rows_module.rows.__wrapped__(), NumpyRows)
+    assert isinstance(make_rows(), NumpyRows)

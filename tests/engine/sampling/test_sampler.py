@@ -11,7 +11,7 @@ import pytest
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.candidates import SamplingError
 from mlxcel.engine.sampling.edits import Edits
-from mlxcel.engine.sampling.rows import Rows, rows
+from mlxcel.engine.sampling.rows import Rows, make_rows
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
 from mlxcel.engine.sampling.sampler import Chosen, Sampler, sample
 
@@ -33,7 +33,7 @@ def voices(operations: Rows) -> list[Voice]:
     return [Voice(SamplingParams(seed=i, **values), (1, 2), operations) for i, values in enumerate(SETTINGS)]
 
 
-@pytest.mark.parametrize("make", [NumpyRows, rows])
+@pytest.mark.parametrize("make", [NumpyRows, make_rows])
 def test_a_row_says_the_same_in_any_company(make: Callable[[], Rows]) -> None:
     operations = make()
     count = len(SETTINGS)
@@ -53,7 +53,7 @@ def test_a_row_says_the_same_in_any_company(make: Callable[[], Rows]) -> None:
     assert heard == [[Chosen(token) for token in tokens] for tokens in alone]
 
 
-@pytest.mark.parametrize("make", [NumpyRows, rows])
+@pytest.mark.parametrize("make", [NumpyRows, make_rows])
 def test_a_row_that_cannot_be_sampled_harms_no_other(make: Callable[[], Rows]) -> None:
     operations = make()
     logits = np.stack([made(i, 300, 3.0, 0.0) for i in range(len(SETTINGS))])
@@ -69,7 +69,7 @@ def test_a_row_that_cannot_be_sampled_harms_no_other(make: Callable[[], Rows]) -
 
 def test_a_sampler_that_fails_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = np.stack([made(i, 300, 3.0, 0.0) for i in range(len(SETTINGS))])
-    before, operations = logits.copy(), rows()
+    before, operations = logits.copy(), make_rows()
     healthy = sample(voices(operations), logits, operations)
     broken = voices(operations)
 
@@ -86,9 +86,9 @@ def test_a_sampler_that_fails_harms_no_other(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_logits_that_cannot_be_written_are_copied() -> None:
     logits = made(1, 50, 3.0, 0.0)[None]
-    expected = sample([Voice(SamplingParams(seed=1, presence_penalty=1.0))], logits, rows())
+    expected = sample([Voice(SamplingParams(seed=1, presence_penalty=1.0))], logits, make_rows())
     logits.flags.writeable = False
-    assert sample([Voice(SamplingParams(seed=1, presence_penalty=1.0))], logits, rows()) == expected
+    assert sample([Voice(SamplingParams(seed=1, presence_penalty=1.0))], logits, make_rows()) == expected
 
 
 def test_a_sampler_that_cannot_be_made_harms_no_other() -> None:
@@ -100,6 +100,6 @@ def test_a_sampler_that_cannot_be_made_harms_no_other() -> None:
             raise MemoryError
 
     logits = np.stack([made(1, 50, 3.0, 0.0)] * 2)
-    outcomes = sample([Unmade(), Voice(SamplingParams(temperature=0.0))], logits, rows())
+    outcomes = sample([Unmade(), Voice(SamplingParams(temperature=0.0))], logits, make_rows())
     assert isinstance(outcomes[0], MemoryError)
     assert outcomes[1] == Chosen(int(logits[1].argmax()))

@@ -7,7 +7,6 @@ kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -92,8 +91,7 @@ class NativeRows:
         )
 
 
-@cache
-def rows(threads: int = 0) -> Rows:
+def make_rows(threads: int = 0) -> Rows:
     """The native kernels where the installation has them and MLXCEL_KERNELS names some that can run; else numpy.
 
     threads: that may work on a step; 0: one for each processor.
