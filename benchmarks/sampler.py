@@ -22,16 +22,17 @@ from benchmarks.serving import machine, versions
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.candidates import Floats
 from mlxcel.engine.sampling.logprobs import token_logprob
-from mlxcel.engine.sampling.rows import Rows, rows
+from mlxcel.engine.sampling.rows import Rows, make_rows
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
-from mlxcel.engine.sampling.sampler import Sampler, sample
+from mlxcel.engine.sampling.sampler import Chosen, Sampler, sample
 from mlxcel.kernels import native
 
 BUDGETS = {49152: 150.0, 151936: 400.0}
 """Microseconds that one row may take, by the size of the vocabulary. Eight rows must take less than eight times one."""
 
 BATCH = 8
-DISTINCT_ROWS = 2 * BATCH
+DISTINCT_ROWS = 2 * BATCH + 1
+"""No row comes again in the next step, and every sequence sees them all."""
 
 _OFF = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 _PENALTIES = {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.5, "dry_multiplier": 0.8}
@@ -78,33 +79,33 @@ class Silent:
 class Speaker:
     """A sequence that says whatever it likes."""
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, alternatives: int | None) -> None:
         tokenizer: Any = Silent()
         self.sampler = Sampler(params, tuple(range(100)), tokenizer)
+        self.alternatives = alternatives
 
 
-def make_rows(size: int) -> dict[str, Floats]:
-    """Rows of each kind, [DISTINCT_ROWS, size]."""
+def make_logits(size: int) -> dict[str, Floats]:
+    """Rows of each kind, all of them twice: [2 * DISTINCT_ROWS, size]."""
     random = np.random.default_rng(size)
     peaked = random.normal(scale=2.0, size=(DISTINCT_ROWS, size)).astype(np.float32)
     for row in peaked:
         row[random.permutation(size)[:300]] += np.linspace(0, 14, 300, dtype=np.float32)
-    return {"peaked": peaked, "flat": random.normal(scale=3.0, size=(DISTINCT_ROWS, size)).astype(np.float32)}
+    flat = random.normal(scale=3.0, size=(DISTINCT_ROWS, size)).astype(np.float32)
+    return {"peaked": np.concatenate((peaked, peaked)), "flat": np.concatenate((flat, flat))}
 
 
 def make_step(name: str, batch: int, logits: Floats, operations: Rows) -> Callable[[int], object]:
     """What step number i of this chain does with so many rows."""
-    speakers = [Speaker(SamplingParams(**CHAINS[name], seed=seed)) for seed in range(batch)]
+    alternatives = 20 if "logprobs" in name else None
+    speakers = [Speaker(SamplingParams(**CHAINS[name], seed=seed), alternatives) for seed in range(batch)]
     tokenizer: Any = Silent()
 
     def step(number: int) -> None:
         first = number * batch % DISTINCT_ROWS
-        taken = logits[first : first + batch]
-        outcomes = sample(speakers, taken, operations)
-        if "logprobs" in name:
-            for row, outcome in zip(taken, outcomes, strict=True):
-                assert isinstance(outcome, int)
-                token_logprob(row, outcome, 20, tokenizer, operations)
+        for outcome in sample(speakers, logits[first : first + batch], operations):
+            if isinstance(outcome, Chosen) and outcome.logprobs is not None:
+                token_logprob(outcome.token, outcome.logprobs, tokenizer)
 
     return step
 
@@ -137,11 +138,11 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=60)
     parser.add_argument("--numpy", action="store_true", help="without the native kernels")
     arguments = parser.parse_args()
-    operations = NumpyRows() if arguments.numpy else rows()
+    operations = NumpyRows() if arguments.numpy else make_rows()
     results = [
         {"vocabulary": size, "rows": kind, **measure(name, logits, operations, arguments.repeat)}
         for size in arguments.sizes
-        for kind, logits in make_rows(size).items()
+        for kind, logits in make_logits(size).items()
         for name in arguments.chains
     ]
     report = {

@@ -91,9 +91,9 @@ float negligible_below(float peak, double total, int n, double p, double slack) 
 int top_k(const LogitKernels& kernels, const float* x, int n, int k, int64_t* positions) {
   k = std::min(k, n);
   if (k <= 0) return 0;
-  // The k-th largest maximum of k or more parts of the row is not above the k-th largest element, and with a few
-  // times as many parts little above it is left out.
-  const int vectors = std::max(1, n / 4 / k), blocks = block_count(n, vectors);
+  // The k-th largest maximum of k or more parts of the row is not above the k-th largest element, and with twice as
+  // many parts little above it is left out.
+  const int vectors = std::max(1, n / 2 / k), blocks = block_count(n, vectors);
   float* const maxima = scratch<struct Maxima, float>(blocks);
   kernels.block_maxima(x, n, vectors, maxima);
   std::nth_element(maxima, maxima + k - 1, maxima + blocks, std::greater<>());

@@ -8,7 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <memory>
+#include <cmath>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -43,6 +43,7 @@ void expect_inside(const Ids& tokens, const MutableRow& row) {
 class Rows {
  public:
   using Choices = std::vector<std::pair<int, double>>;
+  using Logprobs = std::vector<std::pair<double, std::vector<std::pair<int64_t, double>>>>;
 
   explicit Rows(int threads) : pool_(threads) {}
 
@@ -61,33 +62,44 @@ class Rows {
       const Choice choice = mlxcel::choose(kernels(), rows[i].data(), size_of(rows[i]), *chains[i], step);
       chosen[i] = {choice.token, choice.share};
     };
-    if (rows.size() == 1) {
-      choose_one(0);
-    } else {
-      pool_.run([&](Worker& worker) { worker.each(static_cast<int>(rows.size()), choose_one); });
-    }
+    each(rows.size(), choose_one);
     return chosen;
+  }
+
+  Logprobs logprobs(const std::vector<Row>& rows, const std::vector<int64_t>& tokens,
+                    const std::vector<int64_t>& counts) {
+    if (tokens.size() != rows.size() || counts.size() != rows.size()) {
+      throw nb::value_error("each row needs a token and a count");
+    }
+    for (size_t i = 0; i < rows.size(); i++) {
+      if (tokens[i] < 0 || static_cast<size_t>(tokens[i]) >= rows[i].size()) {
+        throw nb::index_error("a token is not in the row");
+      }
+    }
+    Logprobs found(rows.size());
+    each(rows.size(), [&](int i) {
+      const int n = size_of(rows[i]), count = static_cast<int>(std::clamp<int64_t>(counts[i], 0, n));
+      const float* const x = rows[i].data();
+      const float peak = kernels().logits.max(x, n);
+      const double total = peak + std::log(kernels().logits.mass(x, n, peak, weight_scale(1.0)));
+      int64_t* const best = scratch<struct Best, int64_t>(n);
+      const int listed = top_k(kernels().logits, x, n, count, best);
+      std::stable_sort(best, best + listed, [x](int64_t a, int64_t b) { return x[a] > x[b]; });
+      found[i].first = x[tokens[i]] - total;
+      for (int j = 0; j < listed; j++) found[i].second.emplace_back(best[j], x[best[j]] - total);
+    });
+    return found;
   }
 
  private:
   Pool pool_;
+
+  template <class Unit>
+  void each(size_t count, Unit unit) {
+    if (count == 1) return unit(0);  // without waking anybody
+    pool_.run([&](Worker& worker) { worker.each(static_cast<int>(count), unit); });
+  }
 };
-
-nb::ndarray<nb::numpy, int64_t> largest(const Row& row, int64_t k) {
-  const int most = static_cast<int>(std::clamp<int64_t>(k, 0, size_of(row)));
-  int64_t* const found = scratch<struct Largest, int64_t>(row.size());
-  const size_t count = top_k(kernels().logits, row.data(), size_of(row), most, found);
-  auto positions = std::make_unique_for_overwrite<int64_t[]>(count);
-  std::copy_n(found, count, positions.get());
-  const nb::capsule owner(positions.get(), [](void* p) noexcept { delete[] static_cast<int64_t*>(p); });
-  return nb::ndarray<nb::numpy, int64_t>(positions.release(), {count}, owner);
-}
-
-std::pair<float, double> mass(const Row& row, double temperature) {
-  const LogitKernels& logits = kernels().logits;
-  const float peak = logits.max(row.data(), size_of(row));
-  return {peak, logits.mass(row.data(), size_of(row), peak, weight_scale(temperature))};
-}
 
 void mask(const Row& row, const Words& words, const MutableRow& out) {
   if (out.size() != row.size() || words.size() * 32 < row.size()) {
@@ -122,8 +134,8 @@ void register_logits(nb::module_& m) {
       .def("choose", &Rows::choose, "rows"_a, "chains"_a, "steps"_a,
            "Token (-1: none, for the row holds no numbers) and its share, for each row; a step is a uniform random "
            "number, whether XTC acts, and what mirostat or adaptive-p go by.")
-      .def_static("top_k", &largest, "row"_a, "k"_a, "Positions of the k largest, rising.")
-      .def_static("mass", &mass, "row"_a, "temperature"_a, "The largest logit and the sum of the weights.")
+      .def("logprobs", &Rows::logprobs, "rows"_a, "tokens"_a, "counts"_a,
+           "Log probability of a token, and the likeliest tokens with theirs, for each row.")
       // Conversion would change a copy.
       .def_static("mask", &mask, "row"_a, "words"_a, "out"_a.noconvert(),
                   "Copy what has its bit set; the rest is -inf.")

@@ -68,10 +68,9 @@ class LoopDetector:
         largest = min(rule.max_size, budget // rule.count) if rule.active else 0
         smallest = min(max(rule.min_size, 1), max(rule.max_size, 1), largest + 1)
         self._sizes = np.arange(smallest, largest + 1)
+        # For each size: how many of the last tokens equal the one so far before, and how many must.
+        self._runs = np.zeros_like(self._sizes)
         self._needed = self._sizes * (rule.count - 1)
-        self._runs = np.zeros_like(
-            self._sizes
-        )  # for each size: how many of the last tokens equal the one so far before
         self._tokens: npt.NDArray[np.int64] = np.empty(64, np.int64)
         self._length = 0
 

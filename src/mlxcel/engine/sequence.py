@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mlxcel.engine.backend import Logits, Tokenizer
+from mlxcel.engine.backend import Tokenizer
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
 from mlxcel.engine.loops import LoopDetector
 from mlxcel.engine.request import GenerationRequest
 from mlxcel.engine.sampling.logprobs import token_logprob
-from mlxcel.engine.sampling.sampler import Sampler
+from mlxcel.engine.sampling.sampler import Chosen, Sampler
 from mlxcel.engine.text import TextState
 
 if TYPE_CHECKING:
@@ -121,20 +121,24 @@ class Sequence:
             self._sampler = Sampler(self.request.sampling, self.request.prompt, self._tokenizer)
         return self._sampler
 
-    def advance(self, logits: Logits, token: int) -> list[Event]:
-        """Take the next token, chosen from `logits` (float32 [vocabulary]); events end with `Finished` when it was the
-        last.
+    @property
+    def alternatives(self) -> int | None:
+        """How many likely tokens to list with each; None: no log probabilities are wanted."""
+        return self.request.logprobs
+
+    def advance(self, chosen: Chosen) -> list[Event]:
+        """Take the next token; events end with `Finished` when it was the last.
 
         Order of the tests: end token, stop string, budget, loop.
         """
+        token = chosen.token
         if self._first_token is None:
             self._first_token = time.monotonic()
         if token in self._tokenizer.eos_token_ids:
             return self.finish(FinishReason.STOP, StopKind.EOS)
         self._generated += 1
         self.tokens.append(token)
-        wanted = self.request.logprobs
-        entry = None if wanted is None else token_logprob(logits, token, wanted, self._tokenizer)
+        entry = None if chosen.logprobs is None else token_logprob(token, chosen.logprobs, self._tokenizer)
         piece = self._text.push(token, entry)
         events: list[Event] = [] if piece is None else [piece]
         if self._text.matched is not None:

@@ -24,7 +24,7 @@ from mlxcel.engine.counters import Counters
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.sampling.candidates import SamplingError
-from mlxcel.engine.sampling.rows import rows
+from mlxcel.engine.sampling.rows import make_rows
 from mlxcel.engine.sampling.sampler import sample
 from mlxcel.engine.scheduler import Decode, Preempt, Prefill, Scheduler
 from mlxcel.engine.sequence import Sequence
@@ -105,7 +105,7 @@ class Worker(threading.Thread):
             prepared = self._prepare()
             self._backend, self._scheduler = prepared.backend, prepared.scheduler
             self._cache, self._admission = prepared.cache, prepared.admission
-            self._rows = rows(self._backend.info.threads)
+            self._rows = make_rows(self._backend.info.threads)
             while not self._stopping:
                 self._take_in()
                 self._drop_cancelled()
@@ -183,10 +183,12 @@ class Worker(threading.Thread):
 
     def _decode(self, step: Decode) -> None:
         try:
-            logits = self._backend.decode([sequence.next_input for sequence in step.rows])
-        except MemoryError as error:
-            self._make_room(error)
-            return
+            try:
+                logits = self._backend.decode([sequence.next_input for sequence in step.rows])
+            except MemoryError as error:
+                self._make_room(error)
+                return
+            outcomes = sample(step.rows, logits, self._rows)
         except Exception as error:
             log.exception("decode step failed")
             self._fail_batch(step.rows, error)
@@ -194,14 +196,13 @@ class Worker(threading.Thread):
         self._failed_steps = 0
         self._scheduler.decoded()
         self.counters.decode_steps += 1
-        tokens = sample(step.rows, logits, self._rows)
         ended: list[Sequence] = []
-        for sequence, row, token in zip(step.rows, logits, tokens, strict=True):
+        for sequence, outcome in zip(step.rows, outcomes, strict=True):
             before = sequence.generated
             try:
-                if isinstance(token, Exception):
-                    raise token
-                events = sequence.advance(row, token)
+                if isinstance(outcome, Exception):
+                    raise outcome
+                events = sequence.advance(outcome)
             except Exception as error:
                 log.warning("a row cannot be sampled: %s", error, exc_info=not isinstance(error, SamplingError))
                 events = self._failure(sequence, error)

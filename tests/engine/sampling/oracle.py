@@ -11,7 +11,7 @@ from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.candidates import Candidates
 from mlxcel.engine.sampling.rows import Rows
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
-from mlxcel.engine.sampling.sampler import Sampler, sample
+from mlxcel.engine.sampling.sampler import Chosen, Sampler, sample
 
 from ..scripted import ByteTokenizer
 
@@ -69,18 +69,29 @@ def agree(found: np.ndarray, values: np.ndarray, limits: np.ndarray | float, tol
 class Voice:
     """One sequence without a model."""
 
-    def __init__(self, params: SamplingParams, prompt: tuple[int, ...] = (), operations: Rows | None = None) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: tuple[int, ...] = (),
+        operations: Rows | None = None,
+        alternatives: int | None = None,
+    ) -> None:
         self.sampler = Sampler(params, prompt, ByteTokenizer())
+        self.alternatives = alternatives
         self._operations = NumpyRows() if operations is None else operations
 
-    def __call__(self, row: np.ndarray) -> int:
-        """The next token after a row of logits, which stays as it was."""
+    def next(self, row: np.ndarray) -> Chosen:
+        """What is chosen from a row of logits, which stays as it was."""
         logits = row[None].copy()
         (outcome,) = sample([self], logits, self._operations)
         assert np.array_equal(logits[0], row, equal_nan=True)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
+
+    def __call__(self, row: np.ndarray) -> int:
+        """The next token."""
+        return self.next(row).token
 
 
 def voice(prompt: tuple[int, ...] = (), **values: Any) -> Voice:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.candidates import Candidates, SamplingError
 from mlxcel.engine.sampling.chain import Step, choose
-from mlxcel.engine.sampling.logprobs import token_logprob
 from mlxcel.engine.sampling.min_p import min_p
 from mlxcel.engine.sampling.p_less import p_less
 from mlxcel.engine.sampling.top_k import top_k
@@ -21,7 +20,6 @@ from mlxcel.engine.sampling.top_p import top_p
 from mlxcel.engine.sampling.typical_p import typical_p
 from mlxcel.engine.sampling.xtc import exclude_top_choices
 
-from ..scripted import ByteTokenizer
 from .oracle import OFF, Voice, kept, made, rows, shares, softmax, voice
 
 
@@ -118,17 +116,6 @@ def test_masked_tokens_are_never_drawn() -> None:
 def test_rows_that_are_not_numbers_are_refused(bad: list[float]) -> None:
     with pytest.raises(SamplingError):
         voice()(np.array(bad, np.float32))
-
-
-@given(rows, st.integers(0, 20))
-def test_logprobs_are_the_models_own(row: np.ndarray, alternatives: int) -> None:
-    entry = token_logprob(row, 0, alternatives, ByteTokenizer())
-    with np.errstate(divide="ignore"):
-        wanted = np.log(softmax(row))
-    assert abs(entry.chosen.logprob - wanted[0]) < 1e-4
-    assert [choice.token_id for choice in entry.top] == np.argsort(-row, kind="stable")[:alternatives].tolist()
-    for choice in entry.top:
-        assert choice.logprob == wanted[choice.token_id] or abs(choice.logprob - wanted[choice.token_id]) < 1e-4
 
 
 def test_a_chain_of_everything_still_speaks() -> None:

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mlxcel.engine.request import SamplingParams
-from mlxcel.engine.sampling import rows as rows_module
+from mlxcel.engine.sampling.candidates import SamplingError
 from mlxcel.engine.sampling.chain import NO_TOKEN, Step
-from mlxcel.engine.sampling.logprobs import token_logprob
-from mlxcel.engine.sampling.rows import Rows, rows
+from mlxcel.engine.sampling.rows import Rows, make_rows
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
 from mlxcel.kernels import native as extension
 
-from ..scripted import ByteTokenizer
 from .oracle import OFF, Voice
 
 ORACLE = NumpyRows()
@@ -52,9 +50,10 @@ steps = st.builds(Step, shares, st.booleans(), st.floats(0.0, 20.0))
 
 @pytest.fixture(scope="module")
 def native() -> Rows:
-    if isinstance(rows(), NumpyRows):
+    found = make_rows()
+    if isinstance(found, NumpyRows):
         pytest.skip("no native kernels here")
-    return rows()
+    return found
 
 
 def same_choice(native: Rows, row: np.ndarray, step: Step, **values: Any) -> None:
@@ -74,10 +73,6 @@ def test_draws(native: Rows, row: np.ndarray, step: Step, temperature: float) ->
 
 @given(row=any_row, step=steps, k=st.integers(0, 5000))
 def test_top_k(native: Rows, row: np.ndarray, step: Step, k: int) -> None:
-    found = native.top_k(row, k)
-    assert found.dtype == np.int64
-    assert found.tolist() == ORACLE.top_k(row, k).tolist()
-    assert found.tolist() == sorted(np.argsort(-row, kind="stable")[:k].tolist())
     same_choice(native, row, step, top_k=k)
 
 
@@ -171,18 +166,16 @@ chains = st.builds(
 def test_a_seed_gives_the_same_tokens_with_and_without_native_kernels(
     native: Rows, row: np.ndarray, params: SamplingParams
 ) -> None:
-    one, two = Voice(params, (0, 0), native), Voice(params, (0, 0), ORACLE)
+    one, two = (Voice(params, (0, 0), operations, alternatives=5) for operations in (native, ORACLE))
     for _ in range(4):
         try:
-            token = one(row)
-        except Exception as error:  # the largest floats overflow under a penalty
-            with pytest.raises(type(error)):
+            chosen = one.next(row)
+        except SamplingError:  # the largest floats overflow under a penalty
+            with pytest.raises(SamplingError):
                 two(row)
             return
-        assert token == two(row)
-        assert row[token] > -np.inf
-        entries = [token_logprob(row, token, 5, ByteTokenizer(), operations) for operations in (native, ORACLE)]
-        assert entries[0] == entries[1]
+        assert chosen == two.next(row)
+        assert row[chosen.token] > -np.inf
 
 
 def test_the_rows_of_a_step_do_not_mix(native: Rows) -> None:
@@ -203,9 +196,13 @@ def test_rows_that_are_not_numbers_have_no_token(native: Rows, bad: list[float])
         assert ORACLE.choose([row], [params], [step]) == [(NO_TOKEN, 0.0)]
 
 
-@given(row=any_row, temperature=temperatures)
-def test_mass(native: Rows, row: np.ndarray, temperature: float) -> None:
-    assert native.mass(row, temperature) == ORACLE.mass(row, temperature)
+@given(row=any_row, count=st.integers(0, 5000))
+def test_logprobs(native: Rows, row: np.ndarray, count: int) -> None:
+    token = row.shape[0] // 2
+    (found,) = native.logprobs([row], [token], [count])
+    assert [found] == ORACLE.logprobs([row], [token], [count])
+    assert [listed for listed, _ in found[1]] == np.argsort(-row, kind="stable")[:count].tolist()
+    assert native.logprobs([row] * 3, [token] * 3, [count, 0, count]) == [found, (found[0], []), found]
 
 
 @given(row=any_row, seed=st.integers(0, 2**32 - 1))
@@ -252,6 +249,11 @@ def test_the_native_kernels_refuse_what_does_not_fit(native: Rows) -> None:
         native.choose([row[:0]], [chain], [step])
     with pytest.raises(ValueError, match="each row"):
         native.choose([row], [chain, chain], [step])
+    for token in (-1, 40):
+        with pytest.raises(IndexError):
+            native.logprobs([row], [token], [1])
+    with pytest.raises(ValueError, match="each row"):
+        native.logprobs([row], [1, 2], [1])
     with pytest.raises(TypeError):  # it would change a converted copy
         native.add_at(row.astype(np.float64), np.array([1]), one)  # pyright: ignore
 
@@ -262,4 +264,4 @@ def test_without_native_kernels_numpy_does_it(monkeypatch: pytest.MonkeyPatch, r
         raise reason
 
     monkeypatch.setattr(extension, "instruction_set", fail)
-    assert isinstance(rows_module.rows.__wrapped__(), NumpyRows)
+    assert isinstance(make_rows(), NumpyRows)

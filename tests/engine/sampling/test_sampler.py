@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import pytest
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.candidates import SamplingError
 from mlxcel.engine.sampling.edits import Edits
-from mlxcel.engine.sampling.rows import Rows, rows
+from mlxcel.engine.sampling.rows import Rows, make_rows
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
-from mlxcel.engine.sampling.sampler import Sampler, sample
+from mlxcel.engine.sampling.sampler import Chosen, Sampler, sample
 
 from .oracle import Voice, made
 
@@ -32,23 +33,29 @@ def voices(operations: Rows) -> list[Voice]:
     return [Voice(SamplingParams(seed=i, **values), (1, 2), operations) for i, values in enumerate(SETTINGS)]
 
 
-@pytest.mark.parametrize("operations", [NumpyRows(), rows()], ids=["numpy", "here"])
-def test_a_row_says_the_same_in_any_company(operations: Rows) -> None:
+@pytest.mark.parametrize("make", [NumpyRows, make_rows])
+def test_a_row_says_the_same_in_any_company(make: Callable[[], Rows]) -> None:
+    operations = make()
     count = len(SETTINGS)
     script = [np.stack([made(100 * t + i, 300, 3.0, 0.0) for i in range(count)]) for t in range(12)]
     alone = [[speaks(step[i]) for step in script] for i, speaks in enumerate(voices(operations))]
     together = voices(operations)
-    said: list[list[Any]] = [[] for _ in range(count)]
-    for t, step in enumerate(script):
-        present = [i for i in range(count) if t % (i + 2) or not said[i] or len(said[i]) == t]
-        assert present == list(range(count))
-        for i, outcome in zip(present, sample([together[i] for i in present], step[present], operations), strict=True):
-            said[i].append(outcome)
-    assert said == alone
+    said = [sample(together, step.copy(), operations) for step in script]
+    assert said == [[Chosen(tokens[t]) for tokens in alone] for t in range(len(script))]
+    # The same in company that changes, with each at a place of its own in the script.
+    changing, heard = voices(operations), [list[Any]() for _ in range(count)]
+    random = np.random.default_rng(1)
+    while waiting := [i for i in range(count) if len(heard[i]) < len(script)]:
+        present = [i for i in waiting if random.random() < 0.5] or waiting
+        logits = np.stack([script[len(heard[i])][i] for i in present])
+        for i, outcome in zip(present, sample([changing[i] for i in present], logits, operations), strict=True):
+            heard[i].append(outcome)
+    assert heard == [[Chosen(token) for token in tokens] for tokens in alone]
 
 
-@pytest.mark.parametrize("operations", [NumpyRows(), rows()], ids=["numpy", "here"])
-def test_a_row_that_cannot_be_sampled_harms_no_other(operations: Rows) -> None:
+@pytest.mark.parametrize("make", [NumpyRows, make_rows])
+def test_a_row_that_cannot_be_sampled_harms_no_other(make: Callable[[], Rows]) -> None:
+    operations = make()
     logits = np.stack([made(i, 300, 3.0, 0.0) for i in range(len(SETTINGS))])
     healthy = sample(voices(operations), logits, operations)
     logits[2] = np.nan
@@ -62,7 +69,7 @@ def test_a_row_that_cannot_be_sampled_harms_no_other(operations: Rows) -> None:
 
 def test_a_sampler_that_fails_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = np.stack([made(i, 300, 3.0, 0.0) for i in range(len(SETTINGS))])
-    before, operations = logits.copy(), rows()
+    before, operations = logits.copy(), make_rows()
     healthy = sample(voices(operations), logits, operations)
     broken = voices(operations)
 
@@ -79,18 +86,20 @@ def test_a_sampler_that_fails_harms_no_other(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_logits_that_cannot_be_written_are_copied() -> None:
     logits = made(1, 50, 3.0, 0.0)[None]
-    expected = sample([Voice(SamplingParams(seed=1, presence_penalty=1.0))], logits, rows())
+    expected = sample([Voice(SamplingParams(seed=1, presence_penalty=1.0))], logits, make_rows())
     logits.flags.writeable = False
-    assert sample([Voice(SamplingParams(seed=1, presence_penalty=1.0))], logits, rows()) == expected
+    assert sample([Voice(SamplingParams(seed=1, presence_penalty=1.0))], logits, make_rows()) == expected
 
 
 def test_a_sampler_that_cannot_be_made_harms_no_other() -> None:
     class Unmade:
+        alternatives = None
+
         @property
         def sampler(self) -> Sampler:
             raise MemoryError
 
     logits = np.stack([made(1, 50, 3.0, 0.0)] * 2)
-    outcomes = sample([Unmade(), Voice(SamplingParams(temperature=0.0))], logits, rows())
+    outcomes = sample([Unmade(), Voice(SamplingParams(temperature=0.0))], logits, make_rows())
     assert isinstance(outcomes[0], MemoryError)
-    assert outcomes[1] == logits[1].argmax()
+    assert outcomes[1] == Chosen(int(logits[1].argmax()))

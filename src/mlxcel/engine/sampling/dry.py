@@ -66,8 +66,9 @@ class Dry:
         """Tokens that would go on with an earlier run of at least the allowed length, each once, and the length of the
         longest such run."""
         start, last = self._start(), max(self._length - 1, 0)
-        # A run reaches back to the start of the window at most.
-        runs = np.minimum(self._runs[start + 1 : last + 1], np.arange(1, last - start + 1, dtype=np.int32))
+        runs = self._runs[start + 1 : last + 1]
+        if start:  # a run reaches back to the start of the window at most
+            runs = np.minimum(runs, np.arange(1, last - start + 1, dtype=np.int32))
         found = np.flatnonzero(runs >= max(self._params.dry_allowed_length, 1))
         found = found[np.argsort(-runs[found], kind="stable")]
         tokens, first = np.unique(self._tokens[start + 1 + found], return_index=True)

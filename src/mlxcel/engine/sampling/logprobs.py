@@ -1,4 +1,4 @@
-"""Log probabilities under the model's own distribution, before penalties and filters."""
+"""Log probabilities under the model's own distribution, before bias, penalties and filters."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ import numpy as np
 from mlxcel.engine.backend import Tokenizer
 from mlxcel.engine.events import TokenChoice, TokenLogprob
 from mlxcel.engine.sampling.candidates import Floats
-from mlxcel.engine.sampling.rows import Rows, rows
+from mlxcel.engine.sampling.top_k import largest
+from mlxcel.engine.sampling.weights import mass
+
+Logprobs = tuple[float, list[tuple[int, float]]]
+"""The log probability of a token, and the likeliest tokens with theirs, best first."""
 
 
-def token_logprob(
-    logits: Floats, token: int, alternatives: int, tokenizer: Tokenizer, operations: Rows | None = None
-) -> TokenLogprob:
-    """The chosen token's entry with the `alternatives` most likely tokens.
+def logprobs(logits: Floats, token: int, count: int) -> Logprobs:
+    """Those of `token` and of the `count` likeliest; among equal ones the lower token comes first.
 
     logits: float32 [vocabulary], as the model gave them.
     """
-    operations = rows() if operations is None else operations
-    peak, mass = operations.mass(logits, 1.0)
-    total = peak + math.log(mass)
+    total = float(logits.max()) + math.log(mass(logits, 1.0))
+    best = largest(logits, count)
+    best = best[np.argsort(-logits[best], kind="stable")]
+    return float(logits[token]) - total, [(int(listed), float(logits[listed]) - total) for listed in best]
 
-    def choice(token_id: int) -> TokenChoice:
+
+def token_logprob(token: int, found: Logprobs, tokenizer: Tokenizer) -> TokenLogprob:
+    """The entry of a chosen token."""
+
+    def choice(token_id: int, logprob: float) -> TokenChoice:
         raw = tokenizer.token_bytes(token_id)
-        return TokenChoice(token_id, raw.decode(errors="replace"), raw, float(logits[token_id]) - total)
+        return TokenChoice(token_id, raw.decode(errors="replace"), raw, logprob)
 
-    best: list[int] = []
-    if alternatives > 0:
-        ids = operations.top_k(logits, alternatives)
-        best = ids[np.argsort(-logits[ids], kind="stable")].tolist()
-    return TokenLogprob(choice(token), tuple(choice(token_id) for token_id in best))
+    own, best = found
+    return TokenLogprob(choice(token, own), tuple(choice(listed, logprob) for listed, logprob in best))

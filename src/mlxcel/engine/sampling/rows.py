@@ -7,7 +7,6 @@ kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.candidates import Floats, Ids
 from mlxcel.engine.sampling.chain import Step
+from mlxcel.engine.sampling.logprobs import Logprobs
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
 
 Words = npt.NDArray[np.uint32]
@@ -35,12 +35,8 @@ class Rows(Protocol):
         """Token and share for each row, as `mlxcel.engine.sampling.chain.choose` defines them."""
         ...
 
-    def top_k(self, row: Floats, k: int) -> Ids:
-        """Rising positions of the `k` largest logits; among equals the first."""
-        ...
-
-    def mass(self, row: Floats, temperature: float) -> tuple[float, float]:
-        """The largest logit, and the sum of the weights (`mlxcel.engine.sampling.weights`)."""
+    def logprobs(self, rows: Sequence[Floats], tokens: Sequence[int], counts: Sequence[int]) -> list[Logprobs]:
+        """For each row the log probability of a token, and the `count` likeliest tokens with theirs, best first."""
         ...
 
     def mask(self, row: Floats, words: Words, out: Floats) -> None:
@@ -71,8 +67,7 @@ class NativeRows:
         rows = module.Rows(min(threads, MAX_THREADS))
         self._chain = module.Chain
         self.choose = rows.choose
-        self.top_k = rows.top_k
-        self.mass = rows.mass
+        self.logprobs = rows.logprobs
         self.mask = rows.mask
         self.add_at = rows.add_at
         self.penalise = rows.penalise
@@ -96,8 +91,7 @@ class NativeRows:
         )
 
 
-@cache
-def rows(threads: int = 0) -> Rows:
+def make_rows(threads: int = 0) -> Rows:
     """The native kernels where the installation has them and MLXCEL_KERNELS names some that can run; else numpy.
 
     threads: that may work on a step; 0: one for each processor.

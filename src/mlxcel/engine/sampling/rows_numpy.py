@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mlxcel.engine.request import SamplingParams
-from mlxcel.engine.sampling import weights
 from mlxcel.engine.sampling.candidates import Floats, Ids
 from mlxcel.engine.sampling.chain import Step, choose
-from mlxcel.engine.sampling.top_k import largest
+from mlxcel.engine.sampling.logprobs import Logprobs, logprobs
 
 
 class NumpyRows:
@@ -27,11 +26,8 @@ class NumpyRows:
     ) -> list[tuple[int, float]]:
         return [choose(row, chain, step) for row, chain, step in zip(rows, chains, steps, strict=True)]
 
-    def top_k(self, row: Floats, k: int) -> Ids:
-        return largest(row, k)
-
-    def mass(self, row: Floats, temperature: float) -> tuple[float, float]:
-        return float(row.max()), weights.mass(row, temperature)
+    def logprobs(self, rows: Sequence[Floats], tokens: Sequence[int], counts: Sequence[int]) -> list[Logprobs]:
+        return [logprobs(row, token, count) for row, token, count in zip(rows, tokens, counts, strict=True)]
 
     def mask(self, row: Floats, words: npt.NDArray[np.uint32], out: Floats) -> None:
         allowed = np.unpackbits(words.view(np.uint8), bitorder="little", count=row.shape[0])

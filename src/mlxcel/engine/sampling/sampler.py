@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from mlxcel.engine.sampling.candidates import Floats, SamplingError
 from mlxcel.engine.sampling.chain import NO_TOKEN, Step
 from mlxcel.engine.sampling.dry import Dry
 from mlxcel.engine.sampling.edits import Edits
+from mlxcel.engine.sampling.logprobs import Logprobs
 from mlxcel.engine.sampling.mirostat import Mirostat
 from mlxcel.engine.sampling.penalties import History
 from mlxcel.engine.sampling.rows import Rows
@@ -78,21 +80,36 @@ _GREEDY_STEP = Step(0.0, False, 0.0)
 
 
 class Sampled(Protocol):
-    """What has a sampler, which may fail to be made."""
+    """What is sampled."""
 
     @property
-    def sampler(self) -> Sampler: ...
+    def sampler(self) -> Sampler:
+        """May fail to be made."""
+        ...
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many likely tokens to list with the chosen one and its log probability; None: not even that."""
+        ...
 
 
-def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[int | Exception]:
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The next token of a sequence."""
+
+    token: int
+    logprobs: Logprobs | None = None
+    """If they were asked for."""
+
+
+def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Chosen | Exception]:
     """The next token of each sequence, which its sampler has noted, or why it has none; that harms no other one.
 
-    logits: a row for each, float32 [rows, vocabulary], the same afterwards. A row that holds NaN, +inf or nothing but
+    logits: a row for each, float32 [rows, vocabulary], the same afterwards. One that holds NaN, +inf or nothing but
     -inf gives a SamplingError.
     """
-    if not logits.flags.writeable:
-        logits = logits.copy()
-    outcomes: list[int | Exception] = [NO_TOKEN] * len(sequences)
+    logits = np.require(logits, requirements=("C", "W"))  # a copy only if it must be
+    outcomes: list[Chosen | Exception] = []
     edits = [Edits(row, rows) for row in logits]
     begun: list[int] = []
     chains: list[Any] = []
@@ -102,8 +119,9 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[int
             sequence.sampler.edit(edits[index])
             chain, step = sequence.sampler.begin(rows)
         except Exception as error:
-            outcomes[index] = error
+            outcomes.append(error)
             continue
+        outcomes.append(SamplingError("the model returned logits that are not finite numbers"))
         begun.append(index)
         chains.append(chain)
         steps.append(step)
@@ -111,9 +129,26 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[int
     for edit in edits:
         edit.undo()
     for index, (token, share) in zip(begun, choices, strict=True):
-        if token == NO_TOKEN:
-            outcomes[index] = SamplingError("the model returned logits that are not finite numbers")
-            continue
-        outcomes[index] = token
-        sequences[index].sampler.end(token, share)
+        if token != NO_TOKEN:
+            sequences[index].sampler.end(token, share)
+            outcomes[index] = Chosen(token)
+    _add_logprobs(outcomes, [sequence.alternatives for sequence in sequences], logits, rows)
     return outcomes
+
+
+def _add_logprobs(
+    outcomes: list[Chosen | Exception], alternatives: Sequence[int | None], logits: Floats, rows: Rows
+) -> None:
+    indices: list[int] = []
+    tokens: list[int] = []
+    counts: list[int] = []
+    for index, (outcome, count) in enumerate(zip(outcomes, alternatives, strict=True)):
+        if count is not None and isinstance(outcome, Chosen):
+            indices.append(index)
+            tokens.append(outcome.token)
+            counts.append(count)
+    if not indices:
+        return
+    found = rows.logprobs([logits[index] for index in indices], tokens, counts)
+    for index, token, entry in zip(indices, tokens, found, strict=True):
+        outcomes[index] = Chosen(token, entry)
