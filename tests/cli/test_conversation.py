@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -70,11 +71,17 @@ def test_what_was_said_before_a_stop_stays() -> None:
     async def body() -> None:
         whole = "a long answer " * 200
         backend = ScriptedBackend(lambda prompt: whole.encode())
+        steps = itertools.count()
+
+        def pause(_rows: object) -> None:
+            if next(steps) == 40:
+                backend.gate.clear()
+
+        backend.fail_decode = pause
         async with opened(backend) as conversation:
             heard = asyncio.Event()
 
             def write(piece: str) -> None:
-                backend.gate.clear()
                 heard.set()
 
             asking = asyncio.create_task(conversation.ask("hello", write))

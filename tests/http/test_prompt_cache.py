@@ -191,7 +191,8 @@ def test_a_full_context_shifts_on_request(default_model_path: Path) -> None:
 
 
 def test_a_higher_priority_takes_a_slot_and_the_other_one_goes_on(default_model_path: Path) -> None:
-    body = {"messages": chat(story(10, 40), "Count to one hundred."), "temperature": 0, "max_tokens": 400}
+    body = {"messages": chat(story(10, 40), "Count to one hundred."), "temperature": 0}
+    body |= {"max_tokens": 400, "ignore_eos": True}
     with server("--model", default_model_path, "--parallel", "1", "--enable-preemption") as running:
         url = f"{running.url}/v1/chat/completions"
         alone = httpx.post(url, json=body, timeout=120).json()["choices"][0]["message"]["content"]
