@@ -90,7 +90,7 @@ DEVICE_FLAGS = (
         "--cpu-precision",
         choice("default", "fast", "exact"),
         "model.cpu_precision",
-        "Activations in the native CPU kernels: 16-bit integers, 8-bit integers, or float32",
+        "Activations in the native CPU kernels: 16-bit integers (12-bit on AMX), 8-bit integers, or float32",
         default="default",
         env="MLXCEL_CPU_PRECISION",
     ),
