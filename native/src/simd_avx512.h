@@ -91,7 +91,13 @@ MLXCEL_INLINE f64x16 mul(f64x16 a, f64x16 b) { return {_mm512_mul_pd(a.lo, b.lo)
 MLXCEL_INLINE i32x16 zero_i32() { return {_mm512_setzero_si512()}; }
 MLXCEL_INLINE i32x16 add(i32x16 a, i32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 MLXCEL_INLINE i32x16 shift_right_4(i32x16 a) { return {_mm512_srai_epi32(a.v, 4)}; }  // arithmetic
-MLXCEL_INLINE int32_t sum(i32x16 a) { return _mm512_reduce_add_epi32(a.v); }
+// Modulo 2^32, which the compiler's own reduction does not promise.
+MLXCEL_INLINE int32_t sum(i32x16 a) {
+  const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(a.v), _mm512_extracti64x4_epi64(a.v, 1));
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
 MLXCEL_INLINE i32x16 to_i32(f32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }  // nearest, ties to even
 MLXCEL_INLINE f32x16 to_f32(i32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 // Saturating to [-128, 127].
