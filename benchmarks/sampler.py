@@ -51,8 +51,8 @@ CHAINS: dict[str, dict[str, Any]] = {
     "min-p 0.05": {**_OFF, "min_p": 0.05},
     "XTC": {**_OFF, "xtc_probability": 1.0},
     "dynamic temperature": {**_OFF, "dynatemp_range": 0.3},
-    "mirostat 1": {**_OFF, "mirostat": 1},
-    "mirostat 2": {**_OFF, "mirostat": 2},
+    "mirostat 1": {**_OFF, "mirostat": 1, "mirostat_tau": 2.0},
+    "mirostat 2": {**_OFF, "mirostat": 2, "mirostat_tau": 2.0},
     "adaptive-p": {**_OFF, "adaptive_target": 0.3},
     "everything": {
         **_PENALTIES,
