@@ -1,8 +1,8 @@
 """Time to choose the next tokens of a step: everything from the logits to the tokens, for one row and for eight.
 
 Each chain has one stage on, or several. Two kinds of rows: "peaked", as models make them, with a few likely tokens, and
-"flat", a normal distribution in which thousands are likely. As in a server, every step brings rows that are not in the
-caches of the last one. Prints one JSON document.
+"flat", a normal distribution in which thousands are likely. No step has rows of the last one. `cold` is the same when
+something else has used the processor's caches in between, as a step of a model does. Prints one JSON document.
 
     python -m benchmarks.sampler
 """
@@ -34,6 +34,9 @@ BATCH = 8
 DISTINCT_ROWS = 2 * BATCH + 1
 """No row comes again in the next step, and every sequence sees them all."""
 
+OTHER_MEMORY = 100 << 20
+"""Bytes, as many as the default model's weights."""
+
 _OFF = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 _PENALTIES = {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.5, "dry_multiplier": 0.8}
 CHAINS: dict[str, dict[str, Any]] = {
@@ -51,8 +54,8 @@ CHAINS: dict[str, dict[str, Any]] = {
     "min-p 0.05": {**_OFF, "min_p": 0.05},
     "XTC": {**_OFF, "xtc_probability": 1.0},
     "dynamic temperature": {**_OFF, "dynatemp_range": 0.3},
-    "mirostat 1": {**_OFF, "mirostat": 1},
-    "mirostat 2": {**_OFF, "mirostat": 2},
+    "mirostat 1": {**_OFF, "mirostat": 1, "mirostat_tau": 2.0},
+    "mirostat 2": {**_OFF, "mirostat": 2, "mirostat_tau": 2.0},
     "adaptive-p": {**_OFF, "adaptive_target": 0.3},
     "everything": {
         **_PENALTIES,
@@ -110,10 +113,12 @@ def make_step(name: str, batch: int, logits: Floats, operations: Rows) -> Callab
     return step
 
 
-def median_time(step: Callable[[int], object], repeat: int) -> float:
-    """Microseconds."""
+def median_time(step: Callable[[int], object], repeat: int, other: Floats | None = None) -> float:
+    """Microseconds of a step; other: memory to go through before each."""
     times: list[float] = []
     for number in range(repeat):
+        if other is not None:
+            np.negative(other, out=other)
         begun = time.perf_counter()
         step(number)
         times.append((time.perf_counter() - begun) * 1e6)
@@ -122,8 +127,15 @@ def median_time(step: Callable[[int], object], repeat: int) -> float:
 
 def measure(name: str, logits: Floats, operations: Rows, repeat: int) -> dict[str, Any]:
     """One chain on one kind of rows."""
-    one, eight = (median_time(make_step(name, batch, logits, operations), repeat) for batch in (1, BATCH))
-    found: dict[str, Any] = {"chain": name, "microseconds": {"1": one, str(BATCH): eight}}
+    steps = [make_step(name, batch, logits, operations) for batch in (1, BATCH)]
+    one, eight = (median_time(step, repeat) for step in steps)
+    other = np.zeros(OTHER_MEMORY // 4, np.float32)
+    cold = [median_time(step, repeat // 3, other) for step in steps]
+    found: dict[str, Any] = {
+        "chain": name,
+        "microseconds": {"1": one, str(BATCH): eight},
+        "cold": {"1": cold[0], str(BATCH): cold[1]},
+    }
     if budget := BUDGETS.get(logits.shape[1]):
         found["share_of_budget"] = round(one / budget, 2)
     found["rows_factor"] = round(eight / one, 2)

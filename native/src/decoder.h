@@ -38,6 +38,8 @@ class Decoder {
   }
 
   int threads() const { return pool_.threads(); }
+  // For other work between two steps: its threads are still awake then.
+  Pool& pool() { return pool_; }
   KvPool& cache() { return cache_; }
 
   Sequences& sequences() { return sequences_; }

@@ -9,11 +9,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "chain.h"
+#include "decoder.h"
 #include "pool.h"
 #include "scratch.h"
 
@@ -29,6 +31,7 @@ using Row = Array<const float>;
 using MutableRow = Array<float>;
 using Ids = Array<const int64_t>;
 using Words = Array<const uint32_t>;
+using Batch = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 int size_of(const Row& row) { return static_cast<int>(row.size()); }
 
@@ -45,54 +48,55 @@ class Rows {
   using Choices = std::vector<std::pair<int, double>>;
   using Logprobs = std::vector<std::pair<double, std::vector<std::pair<int64_t, double>>>>;
 
-  explicit Rows(int threads) : pool_(threads) {}
+  explicit Rows(int threads) : own_(std::make_unique<Pool>(threads)), pool_(*own_) {}
+  explicit Rows(Decoder& decoder) : pool_(decoder.pool()) {}
 
-  Choices choose(const std::vector<Row>& rows, const std::vector<const Chain*>& chains,
+  Choices choose(const Batch& logits, const std::vector<const Chain*>& chains,
                  const std::vector<std::tuple<double, bool, double>>& steps) {
-    if (chains.size() != rows.size() || steps.size() != rows.size()) {
-      throw nb::value_error("each row needs a chain and a step");
-    }
-    for (const Row& row : rows) {
-      if (row.size() == 0) throw nb::value_error("a row is empty");
-    }
-    Choices chosen(rows.size());
-    const auto choose_one = [&](int i) {
+    const size_t count = logits.shape(0);
+    const int n = static_cast<int>(logits.shape(1));
+    if (chains.size() != count || steps.size() != count) throw nb::value_error("each row needs a chain and a step");
+    if (n == 0) throw nb::value_error("rows are empty");
+    Choices chosen(count);
+    each(count, [&](int i) {
       const auto& [uniform, exclude_top, feedback] = steps[i];
       const Step step{uniform, exclude_top, feedback};
-      const Choice choice = mlxcel::choose(kernels(), rows[i].data(), size_of(rows[i]), *chains[i], step);
+      const Choice choice = mlxcel::choose(kernels(), row(logits, i), n, *chains[i], step);
       chosen[i] = {choice.token, choice.share};
-    };
-    each(rows.size(), choose_one);
+    });
     return chosen;
   }
 
-  Logprobs logprobs(const std::vector<Row>& rows, const std::vector<int64_t>& tokens,
-                    const std::vector<int64_t>& counts) {
-    if (tokens.size() != rows.size() || counts.size() != rows.size()) {
-      throw nb::value_error("each row needs a token and a count");
+  // wanted: a row, a token and how many likely ones to list with it.
+  Logprobs logprobs(const Batch& logits, const std::vector<std::tuple<int64_t, int64_t, int64_t>>& wanted) {
+    const int64_t n = static_cast<int64_t>(logits.shape(1));
+    for (const auto& [index, token, count] : wanted) {
+      if (index < 0 || static_cast<size_t>(index) >= logits.shape(0)) throw nb::index_error("there is no such row");
+      if (token < 0 || token >= n) throw nb::index_error("a token is not in the row");
     }
-    for (size_t i = 0; i < rows.size(); i++) {
-      if (tokens[i] < 0 || static_cast<size_t>(tokens[i]) >= rows[i].size()) {
-        throw nb::index_error("a token is not in the row");
-      }
-    }
-    Logprobs found(rows.size());
-    each(rows.size(), [&](int i) {
-      const int n = size_of(rows[i]), count = static_cast<int>(std::clamp<int64_t>(counts[i], 0, n));
-      const float* const x = rows[i].data();
-      const float peak = kernels().logits.max(x, n);
-      const double total = peak + std::log(kernels().logits.mass(x, n, peak, weight_scale(1.0)));
+    Logprobs found(wanted.size());
+    each(wanted.size(), [&](int i) {
+      const auto& [index, token, count] = wanted[i];
+      const LogitKernels& kernels = mlxcel::kernels().logits;
+      const float* const x = row(logits, index);
+      const float peak = kernels.max(x, n);
+      const double total = peak + std::log(kernels.mass(x, n, peak, weight_scale(1.0)));
       int64_t* const best = scratch<struct Best, int64_t>(n);
-      const int listed = top_k(kernels().logits, x, n, count, best);
+      const int listed = top_k(kernels, x, n, static_cast<int>(std::clamp<int64_t>(count, 0, n)), best);
       std::stable_sort(best, best + listed, [x](int64_t a, int64_t b) { return x[a] > x[b]; });
-      found[i].first = x[tokens[i]] - total;
+      found[i].first = x[token] - total;
       for (int j = 0; j < listed; j++) found[i].second.emplace_back(best[j], x[best[j]] - total);
     });
     return found;
   }
 
  private:
-  Pool pool_;
+  std::unique_ptr<Pool> own_;
+  Pool& pool_;
+
+  static const float* row(const Batch& logits, int64_t index) {
+    return logits.data() + index * static_cast<int64_t>(logits.shape(1));
+  }
 
   template <class Unit>
   void each(size_t count, Unit unit) {
@@ -130,12 +134,13 @@ void register_logits(nb::module_& m) {
            "adaptive"_a);
 
   nb::class_<Rows>(m, "Rows", "Works on rows of logits.")
-      .def(nb::init<int>(), "threads"_a)
-      .def("choose", &Rows::choose, "rows"_a, "chains"_a, "steps"_a,
+      .def(nb::init<int>(), "threads"_a, "With threads of its own.")
+      .def(nb::init<Decoder&>(), "decoder"_a, nb::keep_alive<1, 2>(), "With the threads of a decoder.")
+      .def("choose", &Rows::choose, "logits"_a, "chains"_a, "steps"_a,
            "Token (-1: none, for the row holds no numbers) and its share, for each row; a step is a uniform random "
            "number, whether XTC acts, and what mirostat or adaptive-p go by.")
-      .def("logprobs", &Rows::logprobs, "rows"_a, "tokens"_a, "counts"_a,
-           "Log probability of a token, and the likeliest tokens with theirs, for each row.")
+      .def("logprobs", &Rows::logprobs, "logits"_a, "wanted"_a,
+           "Log probability of a token, and the likeliest tokens with theirs, for each (row, token, how many).")
       // Conversion would change a copy.
       .def_static("mask", &mask, "row"_a, "words"_a, "out"_a.noconvert(),
                   "Copy what has its bit set; the rest is -inf.")

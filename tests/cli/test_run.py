@@ -100,12 +100,14 @@ def test_an_interrupt_stops_an_answer_and_another_leaves(monkeypatch: pytest.Mon
 
     def interrupt(rows: Any) -> None:
         if len(rows[0].fed) == 20:
+            backend.gate.clear()  # or the answer might be complete before the signal is seen
             os.kill(os.getpid(), signal.SIGINT)
 
     backend.script = lambda prompt: b"a very long answer " * 150
     backend.fail_decode = interrupt
     with opened(lambda: backend) as (runner, conversation):
         assert converse(runner, conversation) == 130
+        backend.gate.set()
         question, answer = conversation.messages
         assert question["content"] == "hello"
         assert len(answer["content"]) < 150 * 19

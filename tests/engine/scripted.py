@@ -15,6 +15,7 @@ import numpy as np
 
 from mlxcel.engine.backend import Logits, ModelInfo
 from mlxcel.engine.cache.storage import KvMemory, Reuse, SavedState
+from mlxcel.engine.sampling.rows import make_rows
 
 EOS = 256
 VOCABULARY = 258
@@ -165,6 +166,7 @@ class ScriptedBackend:
             can_batch=can_batch,
         )
         self.kv = kv or ScriptedStorage()
+        self.logit_rows = make_rows()
         self.script = script
         self.follow = follow
         self.gate = threading.Event()

@@ -35,7 +35,7 @@ def test_a_cpu_runs_the_native_decoder(checkpoint: Path) -> None:
 
 def test_a_server_wide_bias_on_a_token_the_model_lacks_stops_the_start(checkpoint: Path) -> None:
     known = dataclasses.replace(CPU, sampling=SamplingDefaults(logit_bias=((1, -1.0),)))
-    assert load_backend(checkpoint, "tiny", known).info.threads == 2
+    load_backend(checkpoint, "tiny", known)
     unknown = dataclasses.replace(CPU, sampling=SamplingDefaults(logit_bias=((1, 1.0), (10**9, 1.0))))
     with pytest.raises(ModelError, match="--logit-bias names the token id 1000000000"):
         load_backend(checkpoint, "tiny", unknown)

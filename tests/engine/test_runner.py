@@ -15,6 +15,7 @@ from mlxcel.engine.cache.kv_mode import KvMode
 from mlxcel.engine.cache.probe import packing, paged_kv, row_caches
 from mlxcel.engine.loading import warm_up
 from mlxcel.engine.runner import MlxBackend
+from mlxcel.engine.sampling.rows import make_rows
 from mlxcel.models.mlxlm import make_prompt_cache
 from tests.kernels.small_models import random_model
 
@@ -50,7 +51,7 @@ def backend(model_type: str, kind: str = "paged", blocks: int = 5) -> MlxBackend
         assert paged is not None
     caches = row_caches(model, make, paged, lambda cost: 1 << 30)
     info = ModelInfo(model_type, ByteTokenizer(), 258, 4096, None, can_batch=caches.can_batch)
-    return MlxBackend(model, info, installed, caches)
+    return MlxBackend(model, info, installed, caches, make_rows())
 
 
 def alone(model_type: str, kind: str, prompt: list[int], steps: int) -> tuple[list[int], list[np.ndarray]]:

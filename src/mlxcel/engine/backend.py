@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from mlxcel.engine.cache.storage import KvStorage, Reuse
+
+if TYPE_CHECKING:
+    from mlxcel.engine.sampling.rows import Rows
 
 Logits = npt.NDArray[np.float32]
 
@@ -77,8 +80,6 @@ class ModelInfo:
     device: str = "cpu"
     kernels: str = ""
     """Which kernel path runs, for people."""
-    threads: int = 0
-    """Threads of the native kernels; 0: one for each processor."""
     weight_bytes: int = 0
     can_batch: bool = True
     """False when the model's caches cannot be merged into a batch; the engine then uses one slot."""
@@ -101,6 +102,11 @@ class Backend(Protocol):
     def info(self) -> ModelInfo: ...
 
     @property
+    def logit_rows(self) -> Rows:
+        """What works on rows of logits."""
+        ...
+
+    @property
     def kv(self) -> KvStorage:
         """What the model remembers of sequences, in the decode batch or not."""
         ...
@@ -116,7 +122,7 @@ class Backend(Protocol):
     def decode(self, tokens: Sequence[int]) -> Logits:
         """Append one token to each row and return the next-token logits, float32 [rows, vocabulary].
 
-        The array is valid until the next call.
+        The array is the caller's to change, row by row in one piece of memory, until the next call.
         """
         ...
 

@@ -18,6 +18,7 @@ from mlxcel.engine.cache.probe import packing, paged_kv, row_caches
 from mlxcel.engine.cache.sizing import Cost, kv_budget
 from mlxcel.engine.native_backend import NativeBackend
 from mlxcel.engine.runner import MlxBackend
+from mlxcel.engine.sampling.rows import make_rows
 from mlxcel.kernels import decoder, native
 from mlxcel.kernels.paged import BLOCK, PagedKv
 from mlxcel.models.device import select_device
@@ -53,7 +54,6 @@ def load_backend(path: Path, name: str, config: ServerConfig) -> Backend:
         generation_defaults=loaded.generation_defaults,
         architecture=loaded.architecture,
         device=device,
-        threads=config.model.threads or 0,
         weight_bytes=loaded.weight_bytes,
     )
     backend: Backend | None = _native_backend(loaded, info, config) if device == "cpu" else None
@@ -96,7 +96,7 @@ def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> 
         paged = paged_kv(loaded.model, make, installed.operations, lambda block: budget(_cost_of_blocks(block)))
     caches = row_caches(loaded.model, make, paged, budget)
     info = dataclasses.replace(info, kernels=installed.description, can_batch=caches.can_batch)
-    return MlxBackend(loaded.model, info, installed, caches)
+    return MlxBackend(loaded.model, info, installed, caches, make_rows(settings.threads or 0))
 
 
 def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> NativeBackend | None:

@@ -11,6 +11,8 @@ import numpy as np
 from mlxcel.engine.backend import Logits, ModelInfo
 from mlxcel.engine.cache.paged import PagedStorage
 from mlxcel.engine.cache.sizing import kv_limit
+from mlxcel.engine.sampling.rows import NativeRows, Rows
+from mlxcel.kernels import native
 from mlxcel.kernels.decoder import KV_BLOCK
 
 
@@ -19,6 +21,7 @@ class NativeBackend:
 
     def __init__(self, decoder: Any, info: ModelInfo, vocabulary: int) -> None:
         self.kv = PagedStorage(decoder, KV_BLOCK)
+        self.logit_rows: Rows = NativeRows(native.module(), decoder)
         self._decoder = decoder
         self._info = dataclasses.replace(info, reuse=self.kv.reuse, kv_limit=kv_limit(self.kv, info.context_window))
         self._rows: list[int] = []  # keys

@@ -16,6 +16,7 @@ from mlxcel import kernels
 from mlxcel.engine.backend import Logits, ModelInfo
 from mlxcel.engine.cache.rows import RowCaches
 from mlxcel.engine.cache.sizing import kv_limit
+from mlxcel.engine.sampling.rows import Rows
 
 CLEAR_INTERVAL = 256
 """Decode steps between two releases of MLX's freed buffers."""
@@ -25,10 +26,14 @@ class MlxBackend:
     """Implements `Backend` for an mlx-lm model.
 
     model: takes ids [rows, length] and `cache`, returns logits [rows, length, vocabulary].
+    logit_rows: what works on rows of logits.
     """
 
-    def __init__(self, model: nn.Module, info: ModelInfo, installed: kernels.Kernels, caches: RowCaches) -> None:
+    def __init__(
+        self, model: nn.Module, info: ModelInfo, installed: kernels.Kernels, caches: RowCaches, logit_rows: Rows
+    ) -> None:
         self._model = model
+        self.logit_rows = logit_rows
         self.kv = caches
         self._info = dataclasses.replace(info, reuse=caches.reuse, kv_limit=kv_limit(caches, info.context_window))
         self._kernels = installed
@@ -61,7 +66,7 @@ class MlxBackend:
         self._steps += 1
         if self._steps % CLEAR_INTERVAL == 0:
             mx.clear_cache()
-        return np.asarray(logits)
+        return np.require(logits, requirements=("C", "W"))  # a copy only if it must be
 
     def leave(self, keep: Sequence[int]) -> None:
         """Keep only the rows at these positions."""

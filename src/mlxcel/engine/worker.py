@@ -24,7 +24,6 @@ from mlxcel.engine.counters import Counters
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.sampling.candidates import SamplingError
-from mlxcel.engine.sampling.rows import make_rows
 from mlxcel.engine.sampling.sampler import sample
 from mlxcel.engine.scheduler import Decode, Preempt, Prefill, Scheduler
 from mlxcel.engine.sequence import Sequence
@@ -105,7 +104,6 @@ class Worker(threading.Thread):
             prepared = self._prepare()
             self._backend, self._scheduler = prepared.backend, prepared.scheduler
             self._cache, self._admission = prepared.cache, prepared.admission
-            self._rows = make_rows(self._backend.info.threads)
             while not self._stopping:
                 self._take_in()
                 self._drop_cancelled()
@@ -188,7 +186,7 @@ class Worker(threading.Thread):
             except MemoryError as error:
                 self._make_room(error)
                 return
-            outcomes = sample(step.rows, logits, self._rows)
+            outcomes = sample(step.rows, logits, self._backend.logit_rows)
         except Exception as error:
             log.exception("decode step failed")
             self._fail_batch(step.rows, error)

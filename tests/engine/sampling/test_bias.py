@@ -26,7 +26,7 @@ def test_amounts_are_added_and_ends_are_banned(bias: dict[int, float], ends: set
     if ignore:
         expected[[token for token in ends if token < 20]] = -np.inf  # a tokenizer may know more tokens than the model
     stage = Bias(SamplingParams(logit_bias=tuple(bias.items()), ignore_eos=ignore), ends)
-    assert stage.active == bool(bias or (ignore and ends))
+    assert stage.enabled == bool(bias or (ignore and ends))
     edits = Edits(row, NumpyRows())
     stage.apply(edits)
     assert np.array_equal(row, expected)

@@ -73,9 +73,8 @@ def test_runs_are_found_as_defined(
     for length in range(len(answer) + 1):
         if length:
             state.append(answer[length - 1])
-        tokens, lengths = state.repeats()
         expected = repeats(prompt + answer[:length], window, allowed, breakers)
-        assert dict(zip(tokens.tolist(), lengths.tolist(), strict=True)) == expected
+        assert state.repeats() == expected
     row = np.zeros(7, np.float32)
     edits = Edits(row, NumpyRows())
     state.apply(edits)
@@ -140,5 +139,4 @@ def test_long_runs_stay_finite(base: float, length: int) -> None:
 
 def test_a_multiplier_of_zero_is_off() -> None:
     state = Dry(SamplingParams(), (1, 2, 1, 2), ByteTokenizer())
-    state.append(1)
-    assert not state.active
+    assert not state.enabled

@@ -58,8 +58,8 @@ def native() -> Rows:
 
 def same_choice(native: Rows, row: np.ndarray, step: Step, **values: Any) -> None:
     params = SamplingParams(**{**OFF, **values})
-    (found,) = native.choose([row], [native.chain(params)], [step])
-    (expected,) = ORACLE.choose([row], [params], [step])
+    (found,) = native.choose(row[None], [native.chain(params)], [step])
+    (expected,) = ORACLE.choose(row[None], [params], [step])
     assert found == expected
     token, share = found
     assert row[token] > -np.inf
@@ -179,30 +179,30 @@ def test_a_seed_gives_the_same_tokens_with_and_without_native_kernels(
 
 
 def test_the_rows_of_a_step_do_not_mix(native: Rows) -> None:
-    """Rows of several lengths and settings at once, more than there are threads."""
-    random = np.random.default_rng(3)
-    batch = [made(i, int(random.integers(1, 3000)), 0.0, 3.0, 0.0) for i in range(40)]
+    """Rows of different settings, many more than there are threads."""
+    batch = np.stack([made(i, 3000, 0.0, 3.0, 0.0) for i in range(40)])
     settings = [SamplingParams(**{**OFF, "top_k": i % 7, "typical_p": 1 - i % 3 * 0.2}) for i in range(40)]
-    draws = [Step(float(random.random()), i % 2 == 0, 0.0) for i in range(40)]
+    draws = [Step(float(u), i % 2 == 0, 0.0) for i, u in enumerate(np.random.default_rng(3).random(40))]
     together = native.choose(batch, [native.chain(params) for params in settings], draws)
     assert together == ORACLE.choose(batch, settings, draws)
+    wanted = [(i, i, i) for i in range(0, 40, 3)]
+    assert native.logprobs(batch, wanted) == ORACLE.logprobs(batch, wanted)
 
 
 @pytest.mark.parametrize("bad", [[np.nan, 1.0], [1.0] * 40 + [np.nan], [-np.inf, -np.inf], [np.inf, 0.0]])
 def test_rows_that_are_not_numbers_have_no_token(native: Rows, bad: list[float]) -> None:
     row, step = np.array(bad, np.float32), Step(0.5, False, 0.0)
     for params in (SamplingParams(), SamplingParams(temperature=0.0)):
-        assert native.choose([row], [native.chain(params)], [step]) == [(NO_TOKEN, 0.0)]
-        assert ORACLE.choose([row], [params], [step]) == [(NO_TOKEN, 0.0)]
+        assert native.choose(row[None], [native.chain(params)], [step]) == [(NO_TOKEN, 0.0)]
+        assert ORACLE.choose(row[None], [params], [step]) == [(NO_TOKEN, 0.0)]
 
 
 @given(row=any_row, count=st.integers(0, 5000))
 def test_logprobs(native: Rows, row: np.ndarray, count: int) -> None:
     token = row.shape[0] // 2
-    (found,) = native.logprobs([row], [token], [count])
-    assert [found] == ORACLE.logprobs([row], [token], [count])
+    (found,) = native.logprobs(row[None], [(0, token, count)])
+    assert [found] == ORACLE.logprobs(row[None], [(0, token, count)])
     assert [listed for listed, _ in found[1]] == np.argsort(-row, kind="stable")[:count].tolist()
-    assert native.logprobs([row] * 3, [token] * 3, [count, 0, count]) == [found, (found[0], []), found]
 
 
 @given(row=any_row, seed=st.integers(0, 2**32 - 1))
@@ -246,14 +246,12 @@ def test_the_native_kernels_refuse_what_does_not_fit(native: Rows) -> None:
         native.mask(row, np.zeros(1, np.uint32), np.empty_like(row))
     chain, step = native.chain(SamplingParams()), Step(0.5, False, 0.0)
     with pytest.raises(ValueError, match="empty"):
-        native.choose([row[:0]], [chain], [step])
+        native.choose(row[None, :0], [chain], [step])
     with pytest.raises(ValueError, match="each row"):
-        native.choose([row], [chain, chain], [step])
-    for token in (-1, 40):
+        native.choose(row[None], [chain, chain], [step])
+    for wanted in ((0, -1, 1), (0, 40, 1), (1, 0, 1), (-1, 0, 1)):
         with pytest.raises(IndexError):
-            native.logprobs([row], [token], [1])
-    with pytest.raises(ValueError, match="each row"):
-        native.logprobs([row], [1, 2], [1])
+            native.logprobs(row[None], [wanted])
     with pytest.raises(TypeError):  # it would change a converted copy
         native.add_at(row.astype(np.float64), np.array([1]), one)  # pyright: ignore
 

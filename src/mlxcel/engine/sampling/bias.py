@@ -28,7 +28,7 @@ class Bias:
         self._values = np.array([values[token] for token in sorted(values)], np.float32)
 
     @property
-    def active(self) -> bool:
+    def enabled(self) -> bool:
         """False when there is nothing to add."""
         return self._tokens.shape[0] > 0
 

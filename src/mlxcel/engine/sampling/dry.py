@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mlxcel.engine.backend import Tokenizer
 from mlxcel.engine.request import SamplingParams
-from mlxcel.engine.sampling.candidates import Floats, Ids
+from mlxcel.engine.sampling.candidates import Ids
 from mlxcel.engine.sampling.edits import Edits
 
 MAX_PENALTY = 1e30
@@ -35,18 +35,16 @@ class Dry:
         self._length = 0
         self._tokens: Ids = np.empty(64, np.int64)
         self._runs: npt.NDArray[np.int32] = np.zeros(65, np.int32)  # [i + 1]: of position i; [0]: none, always
-        if self.active:
+        if self.enabled:
             self._read(prompt)
 
     @property
-    def active(self) -> bool:
+    def enabled(self) -> bool:
         """False when the penalty is off."""
         return self._params.dry_multiplier > 0.0
 
     def append(self, token: int) -> None:
         """Note a generated token."""
-        if not self.active:
-            return
         self._reserve(self._length + 1)
         start, end = self._start(), self._length
         if self._breaks(token):
@@ -58,27 +56,32 @@ class Dry:
 
     def apply(self, edits: Edits) -> None:
         """Change a row."""
-        tokens, lengths = self.repeats()
-        if tokens.shape[0]:
-            edits.add(tokens, -self._penalties(lengths))
+        repeats = self.repeats()
+        if repeats:
+            penalties = [-self._penalty(length) for length in repeats.values()]
+            edits.add(np.array(list(repeats)), np.array(penalties, np.float32))
 
-    def repeats(self) -> tuple[Ids, npt.NDArray[np.int32]]:
-        """Tokens that would go on with an earlier run of at least the allowed length, each once, and the length of the
-        longest such run."""
+    def repeats(self) -> dict[int, int]:
+        """Tokens that would go on with an earlier run of at least the allowed length, and the length of the longest
+        such run."""
         start, last = self._start(), max(self._length - 1, 0)
         runs = self._runs[start + 1 : last + 1]
         if start:  # a run reaches back to the start of the window at most
             runs = np.minimum(runs, np.arange(1, last - start + 1, dtype=np.int32))
         found = np.flatnonzero(runs >= max(self._params.dry_allowed_length, 1))
-        found = found[np.argsort(-runs[found], kind="stable")]
-        tokens, first = np.unique(self._tokens[start + 1 + found], return_index=True)
-        return tokens, runs[found[first]]
+        if not found.shape[0]:
+            return {}
+        found = found[np.argsort(runs[found], kind="stable")]  # of one token's runs the longest is noted last
+        return dict(zip(self._tokens[start + 1 + found].tolist(), runs[found].tolist(), strict=True))
 
-    def _penalties(self, lengths: npt.NDArray[np.int32]) -> Floats:
+    def _penalty(self, length: int) -> float:
         params = self._params
-        with np.errstate(over="ignore"):
-            powers = np.power(np.float64(params.dry_base), lengths - float(params.dry_allowed_length))
-            return np.minimum(params.dry_multiplier * powers, MAX_PENALTY).astype(np.float32)
+        try:
+            return min(
+                params.dry_multiplier * float(params.dry_base) ** (length - params.dry_allowed_length), MAX_PENALTY
+            )
+        except OverflowError:
+            return MAX_PENALTY
 
     def _start(self) -> int:
         """Where the window begins."""

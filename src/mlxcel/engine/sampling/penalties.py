@@ -83,9 +83,9 @@ class History:
                 self._note(token)
 
     @property
-    def active(self) -> bool:
-        """False when no penalty can change a logit."""
-        return bool(self._recent) or bool(self._generated)
+    def enabled(self) -> bool:
+        """False when no penalty is on."""
+        return self._counted or self._window != 0
 
     def append(self, token: int) -> None:
         """Note a generated token."""

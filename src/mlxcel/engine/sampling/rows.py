@@ -21,22 +21,23 @@ from mlxcel.engine.sampling.rows_numpy import NumpyRows
 Words = npt.NDArray[np.uint32]
 
 MAX_THREADS = 8
-"""Threads that share the rows of a step; more would wait for each other longer than they work."""
+"""Threads that are made to share the rows of a step; more would wait for each other longer than they work."""
 
 
 class Rows(Protocol):
-    """Operations on rows, float32 [n]."""
+    """Operations on rows, float32 [n], alone or together, [rows, n] in one piece of memory."""
 
     def chain(self, params: SamplingParams) -> Any:
         """How one sequence is sampled, in the form that `choose` takes."""
         ...
 
-    def choose(self, rows: Sequence[Floats], chains: Sequence[Any], steps: Sequence[Step]) -> list[tuple[int, float]]:
-        """Token and share for each row, as `mlxcel.engine.sampling.chain.choose` defines them."""
+    def choose(self, logits: Floats, chains: Sequence[Any], steps: Sequence[Step]) -> list[tuple[int, float]]:
+        """Token and share for each row of `logits`, as `mlxcel.engine.sampling.chain.choose` defines them."""
         ...
 
-    def logprobs(self, rows: Sequence[Floats], tokens: Sequence[int], counts: Sequence[int]) -> list[Logprobs]:
-        """For each row the log probability of a token, and the `count` likeliest tokens with theirs, best first."""
+    def logprobs(self, logits: Floats, wanted: Sequence[tuple[int, int, int]]) -> list[Logprobs]:
+        """For each row, token and number wanted: the log probability of the token, and so many of the likeliest tokens
+        with theirs, best first."""
         ...
 
     def mask(self, row: Floats, words: Words, out: Floats) -> None:
@@ -61,10 +62,11 @@ class NativeRows:
     """Implements `Rows`. The rows of a step are shared out to threads.
 
     module: the native extension.
+    threads: how many of its own, or a native decoder that lends its threads between two steps.
     """
 
-    def __init__(self, module: Any, threads: int) -> None:
-        rows = module.Rows(min(threads, MAX_THREADS))
+    def __init__(self, module: Any, threads: Any) -> None:
+        rows = module.Rows(threads)
         self._chain = module.Chain
         self.choose = rows.choose
         self.logprobs = rows.logprobs
@@ -103,4 +105,4 @@ def make_rows(threads: int = 0) -> Rows:
         native.instruction_set()
     except (native.NativeUnavailable, ValueError):  # loading a model says why
         return NumpyRows()
-    return NativeRows(native.module(), threads or native.default_threads())
+    return NativeRows(native.module(), min(threads or native.default_threads(), MAX_THREADS))

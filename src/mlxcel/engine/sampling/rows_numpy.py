@@ -22,12 +22,12 @@ class NumpyRows:
         return params
 
     def choose(
-        self, rows: Sequence[Floats], chains: Sequence[SamplingParams], steps: Sequence[Step]
+        self, logits: Floats, chains: Sequence[SamplingParams], steps: Sequence[Step]
     ) -> list[tuple[int, float]]:
-        return [choose(row, chain, step) for row, chain, step in zip(rows, chains, steps, strict=True)]
+        return [choose(row, chain, step) for row, chain, step in zip(logits, chains, steps, strict=True)]
 
-    def logprobs(self, rows: Sequence[Floats], tokens: Sequence[int], counts: Sequence[int]) -> list[Logprobs]:
-        return [logprobs(row, token, count) for row, token, count in zip(rows, tokens, counts, strict=True)]
+    def logprobs(self, logits: Floats, wanted: Sequence[tuple[int, int, int]]) -> list[Logprobs]:
+        return [logprobs(logits[index], token, count) for index, token, count in wanted]
 
     def mask(self, row: Floats, words: npt.NDArray[np.uint32], out: Floats) -> None:
         allowed = np.unpackbits(words.view(np.uint8), bitorder="little", count=row.shape[0])

@@ -2,16 +2,17 @@
 
 Every sequence has settings, history and a random generator of its own, so what it says does not depend on its
 neighbours.
+
+Between two calls a step of the model has driven all of this out of the processor's caches, and fetching it again is
+most of the cost. So little is done here for stages that are off.
 """
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any, NamedTuple, Protocol
 
 from mlxcel.engine.backend import Tokenizer
 from mlxcel.engine.request import SamplingParams
@@ -26,6 +27,9 @@ from mlxcel.engine.sampling.mirostat import Mirostat
 from mlxcel.engine.sampling.penalties import History
 from mlxcel.engine.sampling.rows import Rows
 
+_GREEDY = SamplingParams(temperature=0.0)
+_GREEDY_STEP = Step(0.0, False, 0.0)
+
 
 class Sampler:
     """Sampling state of one sequence.
@@ -37,46 +41,40 @@ class Sampler:
 
     def __init__(self, params: SamplingParams, prompt: tuple[int, ...], tokenizer: Tokenizer) -> None:
         self._params = params
-        self._bias = Bias(params, tokenizer.eos_token_ids)
-        self._history = History(params, prompt)
-        self._dry = Dry(params, prompt, tokenizer)
+        self._greedy = params.greedy
+        bias, history, dry = (
+            Bias(params, tokenizer.eos_token_ids),
+            History(params, prompt),
+            Dry(params, prompt, tokenizer),
+        )
+        self._remembering = tuple(stage for stage in (history, dry) if stage.enabled)
+        self.edits = (bias, *self._remembering) if bias.enabled else self._remembering
+        """The stages that change single logits, in their order."""
         self._feedback: Mirostat | AdaptiveP | None = None
-        if params.mirostat:
+        if params.mirostat and not params.greedy:
             self._feedback = Mirostat(params.mirostat_tau, params.mirostat_eta)
-        elif params.adaptive:
+        elif params.adaptive and not params.greedy:
             self._feedback = AdaptiveP(params.adaptive_target, params.adaptive_decay)
+        self._xtc_probability = params.xtc_probability if params.xtc else 0.0
         self._chain: Any = None
-        seed = secrets.randbits(64) if params.seed is None else params.seed
-        self._random = np.random.Generator(np.random.PCG64(seed))
-
-    def edit(self, edits: Edits) -> None:
-        """Apply bias and penalties to a row."""
-        for stage in (self._bias, self._history, self._dry):
-            if stage.active:
-                stage.apply(edits)
+        self._random = random.Random(secrets.randbits(64) if params.seed is None else params.seed)
 
     def begin(self, rows: Rows) -> tuple[Any, Step]:
         """The chain and the step, for `rows.choose`."""
         if self._chain is None:
             self._chain = rows.chain(self._params)
-        return self._chain, self._next_step()
+        if self._greedy:
+            return self._chain, _GREEDY_STEP
+        exclude = self._xtc_probability > 0.0 and self._random.random() < self._xtc_probability
+        feedback = 0.0 if self._feedback is None else self._feedback.value
+        return self._chain, Step(self._random.random(), exclude, feedback)
 
     def end(self, token: int, share: float) -> None:
         """Note what was chosen: the token, and its probability among those it was drawn from."""
-        self._history.append(token)
-        self._dry.append(token)
-        if self._feedback is not None and not self._params.greedy:
+        for stage in self._remembering:
+            stage.append(token)
+        if self._feedback is not None:
             self._feedback.observe(share)
-
-    def _next_step(self) -> Step:
-        params = self._params
-        if params.greedy:
-            return _GREEDY_STEP
-        exclude = params.xtc and self._random.random() < params.xtc_probability
-        return Step(self._random.random(), exclude, 0.0 if self._feedback is None else self._feedback.value)
-
-
-_GREEDY_STEP = Step(0.0, False, 0.0)
 
 
 class Sampled(Protocol):
@@ -93,8 +91,7 @@ class Sampled(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """The next token of a sequence."""
 
     token: int
@@ -105,50 +102,43 @@ class Chosen:
 def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Chosen | Exception]:
     """The next token of each sequence, which its sampler has noted, or why it has none; that harms no other one.
 
-    logits: a row for each, float32 [rows, vocabulary], the same afterwards. One that holds NaN, +inf or nothing but
-    -inf gives a SamplingError.
+    logits: a row for each, float32 [rows, vocabulary], in one piece of memory that may be written; the same afterwards.
+    One that holds NaN, +inf or nothing but -inf gives a SamplingError.
     """
-    logits = np.require(logits, requirements=("C", "W"))  # a copy only if it must be
-    outcomes: list[Chosen | Exception] = []
-    edits = [Edits(row, rows) for row in logits]
-    begun: list[int] = []
+    failures: dict[int, Exception] = {}
+    edited: list[Edits] = []
     chains: list[Any] = []
     steps: list[Step] = []
     for index, sequence in enumerate(sequences):
         try:
-            sequence.sampler.edit(edits[index])
-            chain, step = sequence.sampler.begin(rows)
+            sampler = sequence.sampler
+            if sampler.edits:
+                edits = Edits(logits[index], rows)
+                edited.append(edits)
+                for stage in sampler.edits:
+                    stage.apply(edits)
+            chain, step = sampler.begin(rows)
         except Exception as error:
-            outcomes.append(error)
-            continue
-        outcomes.append(SamplingError("the model returned logits that are not finite numbers"))
-        begun.append(index)
+            failures[index] = error
+            chain, step = rows.chain(_GREEDY), _GREEDY_STEP
         chains.append(chain)
         steps.append(step)
-    choices = rows.choose([edits[index].row for index in begun], chains, steps)
-    for edit in edits:
-        edit.undo()
-    for index, (token, share) in zip(begun, choices, strict=True):
-        if token != NO_TOKEN:
+    choices = rows.choose(logits, chains, steps)
+    for edits in edited:
+        edits.undo()
+    outcomes: list[Chosen | Exception] = []
+    wanted: list[tuple[int, int, int]] = []
+    for index, (token, share) in enumerate(choices):
+        if index in failures:
+            outcomes.append(failures[index])
+        elif token == NO_TOKEN:
+            outcomes.append(SamplingError("the model returned logits that are not finite numbers"))
+        else:
             sequences[index].sampler.end(token, share)
-            outcomes[index] = Chosen(token)
-    _add_logprobs(outcomes, [sequence.alternatives for sequence in sequences], logits, rows)
+            outcomes.append(Chosen(token))
+            if (count := sequences[index].alternatives) is not None:
+                wanted.append((index, token, count))
+    if wanted:
+        for (index, token, _), found in zip(wanted, rows.logprobs(logits, wanted), strict=True):
+            outcomes[index] = Chosen(token, found)
     return outcomes
-
-
-def _add_logprobs(
-    outcomes: list[Chosen | Exception], alternatives: Sequence[int | None], logits: Floats, rows: Rows
-) -> None:
-    indices: list[int] = []
-    tokens: list[int] = []
-    counts: list[int] = []
-    for index, (outcome, count) in enumerate(zip(outcomes, alternatives, strict=True)):
-        if count is not None and isinstance(outcome, Chosen):
-            indices.append(index)
-            tokens.append(outcome.token)
-            counts.append(count)
-    if not indices:
-        return
-    found = rows.logprobs([logits[index] for index in indices], tokens, counts)
-    for index, token, entry in zip(indices, tokens, found, strict=True):
-        outcomes[index] = Chosen(token, entry)
