@@ -54,7 +54,10 @@ def test_it_knows_the_capital_of_france_streamed_and_whole(client: OpenAI) -> No
     chunks = list(stream)
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert text == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
+    usages = [usage.model_dump() for usage in (whole.usage, chunks[-1].usage) if usage is not None]
+    details = [usage.pop("prompt_tokens_details") for usage in usages]
+    assert usages[0] == usages[1]
+    assert details[0]["cached_tokens"] == 0 < details[1]["cached_tokens"]
 
 
 def test_budget_and_stop_strings(client: OpenAI) -> None:
