@@ -155,6 +155,9 @@ def cost(tokens: int) -> int:
     ("wanted", "free", "capacity"),
     [
         (123, 1 << 40, 123),
+        (123, None, 123),
+        (1 << 60, 1 << 40, 1 << 40),
+        (1 << 60, 0, 1 << 20),
         (None, 1 << 40, 6 * 8192 * 1000),
         (None, 50 << 20, 1 << 20),
         (None, None, 1 << 20),
@@ -180,6 +183,7 @@ def test_the_budget_is_what_can_be_used_or_what_there_is() -> None:
     assert budget((256 << 20) + 12_000_000) == 10_000_000
     assert budget(0) == 512 * 1000, "one short sequence at least"
     assert budget(0, kv_budget=600_000) == 600_000
+    assert budget(0, kv_budget=1 << 60) == most
     with pytest.raises(BadConfig, match="--kv-cache-budget 500000 does not hold 512 tokens of this model"):
         budget(None, kv_budget=500_000)
 

@@ -33,27 +33,27 @@ def cache_capacity(wanted: int | None, least: int, cost: Cost, free: int | None)
     wanted: what the flag says. least: the default. free: memory there is; None: unknown.
     """
     if wanted is not None:
-        return wanted
+        return wanted if free is None else min(wanted, max(least, free))
     raised = max(least, _LARGE_ENTRIES * cost(_LARGE_ENTRY_TOKENS))
     return raised if free is not None and raised <= free // 2 else least
 
 
 def kv_budget(engine: EngineConfig, cache: CacheConfig, window: int, cost: Cost, free: int | None) -> int:
-    """Bytes for the keys and values of running sequences and of the prompt cache together.
+    """Bytes for the keys and values of running sequences and of the prompt cache together: no more than they can use.
 
     window: tokens the model was made for. free: memory there is; None: unknown. Raises BadConfig for a budget that does
     not hold one sequence.
     """
     least = cost(min(window, MIN_SLOT_CONTEXT))
-    if isinstance(cache.kv_budget, int):
-        if cache.kv_budget < least:
-            raise BadConfig(
-                f"--kv-cache-budget {cache.kv_budget} does not hold {MIN_SLOT_CONTEXT} tokens of this model, "
-                f"which take {least} bytes"
-            )
-        return cache.kv_budget
+    if isinstance(cache.kv_budget, int) and cache.kv_budget < least:
+        raise BadConfig(
+            f"--kv-cache-budget {cache.kv_budget} does not hold {MIN_SLOT_CONTEXT} tokens of this model, "
+            f"which take {least} bytes"
+        )
     kept = cache_capacity(cache.capacity_bytes, PREFIX_CAPACITY, cost, free) if cache.kept else 0
     most = engine.slots * cost(engine.slot_context(window, engine.slots)) + kept
+    if isinstance(cache.kv_budget, int):
+        return min(most, cache.kv_budget)
     if cache.kv_budget is None or free is None:
         return most
     return min(most, max(least, int((free - _ACTIVATIONS) / _HEADROOM)))
