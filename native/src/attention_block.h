@@ -272,6 +272,23 @@ MLXCEL_INLINE Range visible(int position, int window, int block) {
   return {first, position + 1 - start < kv_block ? position + 1 - start : kv_block};
 }
 
+// e^x for x up to 0, as exactly as the weights' type deserves.
+template <class Operand>
+MLXCEL_INLINE f32x16 weight(f32x16 x) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Operand) == sizeof(uint16_t)) {
+    // 2^whole times a polynomial that is exact at 0 and 1 and within 1.1e-4 between; 0 below 2^-126.
+    const __m512 power = _mm512_mul_ps(x.v, _mm512_set1_ps(1.44269504f));
+    const f32x16 f{_mm512_reduce_ps(power, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+    f32x16 p = fma(splat(0.07826797801f), f, splat(0.2263076710f));
+    p = fma(p, f, splat(0.6954243510f));
+    p = fma(p, f, splat(1.0f));
+    return {_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(power, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p.v, power)};
+  }
+#endif
+  return exp_nonpositive(x);
+}
+
 // The weights of the keys in `range`, 0 for the others; the maximum and the sum behind the state's values. `whole`: the
 // range is the block.
 template <bool whole, class Operand>
@@ -294,7 +311,7 @@ MLXCEL_INLINE void softmax_range(const AttentionConfig& config, Range range, con
   if (top < -FLT_MAX) top = -FLT_MAX;  // nothing but scores of -inf: weights of 0
 #pragma GCC unroll 4
   for (int v = 0; v < kBlockVectors; v++) {
-    s[v] = v >= first_vector && v < end_vector ? exp_nonpositive(sub(s[v], splat(top))) : splat(0.0f);
+    s[v] = v >= first_vector && v < end_vector ? weight<Operand>(sub(s[v], splat(top))) : splat(0.0f);
     store_operand(weights + 16 * v, s[v]);
   }
   tail[0] = top;

@@ -1,6 +1,9 @@
 // Rows of x in the form that the kernels read, for one instruction set. See gemm.h for the layout.
 #pragma once
 
+#include <cfloat>
+#include <cstring>
+
 #include "gemm.h"
 #include "simd.h"
 
@@ -15,32 +18,33 @@ constexpr int block_rows = 4;
 
 // The integers of Default are high_unit * high + low.
 #if defined(__AMX_INT8__)
-constexpr float high_unit = 16;  // gemm_tiles.h says why
+constexpr int low_bits = 4;  // gemm_tiles.h says why
 #else
-constexpr float high_unit = 256;
+constexpr int low_bits = 8;
 #endif
+constexpr float high_unit = 1 << low_bits;
 
 // Without an instruction that adds four products of bytes, 16-bit integers take no more multiplications than two planes
 // of bytes, and the kernel has one sum instead of two: the two planes of Default hold words instead.
 #if defined(__AVX2__) && !defined(__AVXVNNI__) && !defined(__AVX512VNNI__)
 constexpr bool words_for_default = true;
 
-// 32 rounded values, for Default.
-MLXCEL_INLINE void store_integers(int8_t* plane, f32x16 a, f32x16 b) {
-  store_word_pairs(plane, to_i32(a));
-  store_word_pairs(plane + 32, to_i32(b));
+// 32 integers, for Default.
+MLXCEL_INLINE void store_integers(int8_t* plane, i32x16 a, i32x16 b) {
+  store_word_pairs(plane, a);
+  store_word_pairs(plane + 32, b);
 }
 #else
 constexpr bool words_for_default = false;
 
-// 32 rounded values, for Default. high is rounded half up, so that low lies in [-high_unit / 2, high_unit / 2).
-MLXCEL_INLINE void store_integers(int8_t* plane, f32x16 a, f32x16 b) {
-  auto high = [](f32x16 q) { return round_even(fma(q, splat(1 / high_unit), splat(1 / (4 * high_unit)))); };
-  const f32x16 ha = high(a), hb = high(b);
-  store_i8(plane, to_i32(ha));
-  store_i8(plane + 16, to_i32(hb));
-  store_i8(plane + 32, to_i32(fma(ha, splat(-high_unit), a)));
-  store_i8(plane + 48, to_i32(fma(hb, splat(-high_unit), b)));
+// 32 integers, for Default. high is rounded half up, so that low lies in [-high_unit / 2, high_unit / 2).
+MLXCEL_INLINE void store_integers(int8_t* plane, i32x16 a, i32x16 b) {
+  const auto high = [](i32x16 q) { return shift_right<low_bits>(add(q, splat_i32(1 << (low_bits - 1)))); };
+  const i32x16 ha = high(a), hb = high(b);
+  store_i8(plane, ha);
+  store_i8(plane + 16, hb);
+  store_i8(plane + 32, sub(a, shift_left<low_bits>(ha)));
+  store_i8(plane + 48, sub(b, shift_left<low_bits>(hb)));
 }
 #endif
 
@@ -56,26 +60,30 @@ MLXCEL_INLINE int32_t four_at(const std::byte* p) {
   return x;
 }
 
-// One chunk: 32 values to `planes` times 32 bytes and a scale. Returns the sum of the rounded integers.
+// One chunk: 32 values to `planes` times 32 bytes and a scale. Returns the sum of the integers. A value that is not
+// finite makes the scale NaN, and so every output of the row.
 template <int planes>
 MLXCEL_INLINE float quantise_chunk(const float* x, std::byte* bytes, float* scale) {
   const f32x16 a = load(x), b = load(x + 16);
-  // Tiny values round to 0, so that 1 / d is finite. A value that is not finite makes the scale NaN, and so every
-  // output of the row.
-  const float peak = max_of(max(max(abs(a), abs(b)), splat(1e-30f)));
-  const bool finite = !any_nan(mul(splat(0.0f), a)) && !any_nan(mul(splat(0.0f), b));
+  float peak = peak_of(a, b);
+  if (!(peak <= FLT_MAX)) {
+    std::memset(bytes, 0, planes * chunk_cols);
+    *scale = __builtin_nanf("");
+    return 0.0f;
+  }
+  if (peak < 1e-30f) peak = 1e-30f;  // tiny values round to 0, so that 1 / d is finite
   constexpr float most = planes == 1 ? 127.0f : 127.0f * high_unit;
-  *scale = finite ? peak / most : __builtin_nanf("");
-  const f32x16 inverse = splat(finite ? most / peak : 0.0f);
-  const f32x16 qa = round_even(mul(a, inverse)), qb = round_even(mul(b, inverse));
+  *scale = peak / most;
+  const f32x16 inverse = splat(most / peak);
+  const i32x16 qa = to_i32(mul(a, inverse)), qb = to_i32(mul(b, inverse));
   auto* plane = reinterpret_cast<int8_t*>(bytes);
   if constexpr (planes == 1) {
-    store_i8(plane, to_i32(qa));
-    store_i8(plane + 16, to_i32(qb));
+    store_i8(plane, qa);
+    store_i8(plane + 16, qb);
   } else {
     store_integers(plane, qa, qb);
   }
-  return sum(add(qa, qb));
+  return static_cast<float>(sum(add(qa, qb)));
 }
 
 template <int planes>

@@ -107,6 +107,18 @@ MLXCEL_INLINE float max_of(f32x16 a) {
   __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
+// The largest magnitude of 32 values; infinite or NaN if one of them is not finite.
+MLXCEL_INLINE float peak_of(f32x16 a, f32x16 b) {
+  // The bits of magnitudes are in the order of their values, NaN last.
+  const auto bits = [](f32x16 x) {
+    x = abs(x);
+    return _mm256_max_epi32(_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi));
+  };
+  const __m256i eight = _mm256_max_epi32(bits(a), bits(b));
+  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, _MM_SHUFFLE(1, 0, 3, 2)));
+  return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(four, _mm_shuffle_epi32(four, _MM_SHUFFLE(2, 3, 0, 1)))));
+}
 MLXCEL_INLINE __m256 exp2_whole(__m256 n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 }
@@ -150,9 +162,16 @@ MLXCEL_INLINE f64x16 mul(f64x16 a, f64x16 b) {
 
 // --- integer lanes
 MLXCEL_INLINE i32x16 zero_i32() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+MLXCEL_INLINE i32x16 splat_i32(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 MLXCEL_INLINE i32x16 add(i32x16 a, i32x16 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
-MLXCEL_INLINE i32x16 shift_right_4(i32x16 a) {  // arithmetic
-  return {_mm256_srai_epi32(a.lo, 4), _mm256_srai_epi32(a.hi, 4)};
+MLXCEL_INLINE i32x16 sub(i32x16 a, i32x16 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
+template <int bits>
+MLXCEL_INLINE i32x16 shift_left(i32x16 a) {
+  return {_mm256_slli_epi32(a.lo, bits), _mm256_slli_epi32(a.hi, bits)};
+}
+template <int bits>
+MLXCEL_INLINE i32x16 shift_right(i32x16 a) {  // arithmetic
+  return {_mm256_srai_epi32(a.lo, bits), _mm256_srai_epi32(a.hi, bits)};
 }
 MLXCEL_INLINE int32_t sum(i32x16 a) {
   __m256i eight = _mm256_add_epi32(a.lo, a.hi);

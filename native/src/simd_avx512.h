@@ -60,6 +60,12 @@ MLXCEL_INLINE uint32_t lanes_at_least(f32x16 a, f32x16 b) { return _mm512_cmp_ps
 // Sums and maxima over the lanes, in a fixed order.
 MLXCEL_INLINE float sum(f32x16 a) { return _mm512_reduce_add_ps(a.v); }
 MLXCEL_INLINE float max_of(f32x16 a) { return _mm512_reduce_max_ps(a.v); }
+// The largest magnitude of 32 values; infinite or NaN if one of them is not finite.
+MLXCEL_INLINE float peak_of(f32x16 a, f32x16 b) {
+  // The bits of magnitudes are in the order of their values, NaN last.
+  const __m512i peaks = _mm512_max_epi32(_mm512_castps_si512(abs(a).v), _mm512_castps_si512(abs(b).v));
+  return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(peaks))));
+}
 // 2^n for whole n in [-126, 127], n given as floats.
 MLXCEL_INLINE f32x16 exp2_whole(f32x16 n) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
@@ -89,8 +95,17 @@ MLXCEL_INLINE f64x16 mul(f64x16 a, f64x16 b) { return {_mm512_mul_pd(a.lo, b.lo)
 
 // --- integer lanes
 MLXCEL_INLINE i32x16 zero_i32() { return {_mm512_setzero_si512()}; }
+MLXCEL_INLINE i32x16 splat_i32(int32_t x) { return {_mm512_set1_epi32(x)}; }
 MLXCEL_INLINE i32x16 add(i32x16 a, i32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
-MLXCEL_INLINE i32x16 shift_right_4(i32x16 a) { return {_mm512_srai_epi32(a.v, 4)}; }  // arithmetic
+MLXCEL_INLINE i32x16 sub(i32x16 a, i32x16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+template <int bits>
+MLXCEL_INLINE i32x16 shift_left(i32x16 a) {
+  return {_mm512_slli_epi32(a.v, bits)};
+}
+template <int bits>
+MLXCEL_INLINE i32x16 shift_right(i32x16 a) {  // arithmetic
+  return {_mm512_srai_epi32(a.v, bits)};
+}
 // Modulo 2^32, which the compiler's own reduction does not promise.
 MLXCEL_INLINE int32_t sum(i32x16 a) {
   const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(a.v), _mm512_extracti64x4_epi64(a.v, 1));

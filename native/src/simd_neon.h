@@ -121,6 +121,17 @@ MLXCEL_INLINE float sum(f32x16 a) {
 MLXCEL_INLINE float max_of(f32x16 a) {
   return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.v[0], a.v[2]), vmaxq_f32(a.v[1], a.v[3])));
 }
+// The largest magnitude of 32 values; infinite or NaN if one of them is not finite.
+MLXCEL_INLINE float peak_of(f32x16 a, f32x16 b) {
+  // The bits of magnitudes are in the order of their values, NaN last.
+  uint32x4_t peaks = vdupq_n_u32(0);
+  for (int i = 0; i < 4; i++) {
+    peaks = vmaxq_u32(peaks, vreinterpretq_u32_f32(vabsq_f32(a.v[i])));
+    peaks = vmaxq_u32(peaks, vreinterpretq_u32_f32(vabsq_f32(b.v[i])));
+  }
+  const uint32_t peak = vmaxvq_u32(peaks);
+  return vgetq_lane_f32(vreinterpretq_f32_u32(vdupq_n_u32(peak)), 0);
+}
 // 2^n for whole n in [-126, 127], n given as floats.
 MLXCEL_INLINE f32x16 exp2_whole(f32x16 n) {
   return float_quarters([&](int i) {
@@ -165,14 +176,25 @@ MLXCEL_INLINE f64x16 mul(f64x16 a, f64x16 b) {
 }
 
 // --- integer lanes
+MLXCEL_INLINE i32x16 splat_i32(int32_t x) {
+  return int_quarters([&](int) { return vdupq_n_s32(x); });
+}
 MLXCEL_INLINE i32x16 zero_i32() {
   return int_quarters([](int) { return vdupq_n_s32(0); });
 }
 MLXCEL_INLINE i32x16 add(i32x16 a, i32x16 b) {
   return int_quarters([&](int i) { return vaddq_s32(a.v[i], b.v[i]); });
 }
-MLXCEL_INLINE i32x16 shift_right_4(i32x16 a) {  // arithmetic
-  return int_quarters([&](int i) { return vshrq_n_s32(a.v[i], 4); });
+MLXCEL_INLINE i32x16 sub(i32x16 a, i32x16 b) {
+  return int_quarters([&](int i) { return vsubq_s32(a.v[i], b.v[i]); });
+}
+template <int bits>
+MLXCEL_INLINE i32x16 shift_left(i32x16 a) {
+  return int_quarters([&](int i) { return vshlq_n_s32(a.v[i], bits); });
+}
+template <int bits>
+MLXCEL_INLINE i32x16 shift_right(i32x16 a) {  // arithmetic
+  return int_quarters([&](int i) { return vshrq_n_s32(a.v[i], bits); });
 }
 MLXCEL_INLINE int32_t sum(i32x16 a) {
   return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[2]), vaddq_s32(a.v[1], a.v[3])));

@@ -182,6 +182,21 @@ MLXCEL_INLINE float max_of(f32x16 a) {
   for (int i = 1; i < 4; i++) one = four[i] > one ? four[i] : one;
   return one;
 }
+// The largest magnitude of 32 values; infinite or NaN if one of them is not finite.
+MLXCEL_INLINE float peak_of(f32x16 a, f32x16 b) {
+  // The bits of magnitudes are in the order of their values, NaN last.
+  uint4 peaks{};
+  for (int i = 0; i < 4; i++) {
+    const uint4 x = magnitude(a.v[i]), y = magnitude(b.v[i]);
+    peaks = peaks > x ? peaks : x;
+    peaks = peaks > y ? peaks : y;
+  }
+  uint32_t peak = peaks[0];
+  for (int i = 1; i < 4; i++) peak = peaks[i] > peak ? peaks[i] : peak;
+  float value;
+  std::memcpy(&value, &peak, sizeof value);
+  return value;
+}
 // 2^n for whole n in [-126, 127], n given as floats.
 MLXCEL_INLINE f32x16 exp2_whole(f32x16 n) {
   return float_quarters([&](int i) { return (float4)(((uint4) __builtin_convertvector(n.v[i], int4) + 127u) << 23); });
@@ -217,11 +232,22 @@ MLXCEL_INLINE f64x16 mul(f64x16 a, f64x16 b) {
 
 // --- integer lanes
 MLXCEL_INLINE i32x16 zero_i32() { return {}; }
+MLXCEL_INLINE i32x16 splat_i32(int32_t x) {
+  return int_quarters([&](int) { return int4{x, x, x, x}; });
+}
 MLXCEL_INLINE i32x16 add(i32x16 a, i32x16 b) {
   return int_quarters([&](int i) { return (int4)((uint4)a.v[i] + (uint4)b.v[i]); });
 }
-MLXCEL_INLINE i32x16 shift_right_4(i32x16 a) {  // arithmetic
-  return int_quarters([&](int i) { return a.v[i] >> 4; });
+MLXCEL_INLINE i32x16 sub(i32x16 a, i32x16 b) {
+  return int_quarters([&](int i) { return (int4)((uint4)a.v[i] - (uint4)b.v[i]); });
+}
+template <int bits>
+MLXCEL_INLINE i32x16 shift_left(i32x16 a) {
+  return int_quarters([&](int i) { return (int4)((uint4)a.v[i] << bits); });
+}
+template <int bits>
+MLXCEL_INLINE i32x16 shift_right(i32x16 a) {  // arithmetic
+  return int_quarters([&](int i) { return a.v[i] >> bits; });
 }
 MLXCEL_INLINE int32_t sum(i32x16 a) {
   const uint4 four = (uint4)a.v[0] + (uint4)a.v[1] + (uint4)a.v[2] + (uint4)a.v[3];

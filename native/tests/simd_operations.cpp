@@ -191,7 +191,17 @@ void test_reductions(Random& random) {
     CHECK_CLOSE(sum(a.lanes()), total, 2e-5);
     CHECK(max_of(a.lanes()) == largest);
     CHECK(same(sum(a.lanes()), sum(a.lanes())));
+    const Floats b = Floats::of([&] { return random.ordinary(); });
+    float peak = 0;
+    for (float x : a.at) peak = std::max(peak, std::abs(x));
+    for (float x : b.at) peak = std::max(peak, std::abs(x));
+    CHECK(peak_of(a.lanes(), b.lanes()) == peak);
     const int i = random.below(16);
+    for (float x : {kInf, -kInf, kNan, -kNan}) {
+      Floats c = b;
+      c.at[i] = x;
+      CHECK(!std::isfinite(peak_of(a.lanes(), c.lanes())) && !std::isfinite(peak_of(c.lanes(), a.lanes())));
+    }
     a.at[i] = kInf;
     CHECK(sum(a.lanes()) == kInf && max_of(a.lanes()) == kInf);
     a.at[i] = -kInf;
@@ -232,14 +242,17 @@ void test_integers(Random& random) {
     const i32x16 n = to_i32(a.lanes()), doubled = add(n, n);
     int8_t bytes[16];
     store_i8(bytes, n);
-    const Floats back(to_f32(n)), shifted(to_f32(shift_right_4(n))), twice(to_f32(doubled));
+    const Floats back(to_f32(n)), right(to_f32(shift_right<4>(n))), left(to_f32(shift_left<8>(n)));
+    const Floats twice(to_f32(doubled)), less(to_f32(sub(n, splat_i32(1 << 30))));
     uint32_t total = 0;
     for (int i = 0; i < 16; i++) {
       const int32_t whole = static_cast<int32_t>(std::nearbyint(a.at[i]));
       const int32_t wrapped = static_cast<int32_t>(2 * static_cast<uint32_t>(whole));
       total += static_cast<uint32_t>(whole);
       CHECK(back.at[i] == static_cast<float>(whole));
-      CHECK(shifted.at[i] == static_cast<float>(whole >> 4));
+      CHECK(right.at[i] == static_cast<float>(whole >> 4));
+      CHECK(left.at[i] == static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(whole) << 8)));
+      CHECK(less.at[i] == static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(whole) - (1u << 30))));
       CHECK(twice.at[i] == static_cast<float>(wrapped));
       CHECK(bytes[i] == std::min(127, std::max(-128, whole)));
     }
