@@ -10,7 +10,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from mlxcel.kernels import decoder as decoder_module
+from mlxcel.kernels import progress
 from mlxcel.kernels.decoder import build_decoder, decoder_shape
 from mlxcel.models.mlxlm import make_prompt_cache, model_classes
 
@@ -132,7 +132,7 @@ def test_what_is_not_understood_is_left_to_mlx() -> None:
 
 
 def test_progress_is_reported_while_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_module, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "PROGRESS_SECONDS", 0.0)
     model, words = make_model("llama", "float32"), list[str]()
     shape = decoder_shape(model)
     assert shape is not None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxcel.kernels import native, operations
+from mlxcel.kernels import native, operations, progress
 from mlxcel.models.mlxlm import make_prompt_cache
 from tests.kernels.small_models import CONFIGS, VOCABULARY, random_model
 
@@ -269,11 +269,17 @@ def test_models_say_the_same_as_on_stock_mlx(family: str, bits: int | None) -> N
 
 def test_weights_are_held_once() -> None:
     model = random_model("qwen3_moe", bits=4)
-    steps: list[tuple[int, int]] = []
-    operations.install(model, threads=2, precision="default", progress=lambda *at: steps.append(at))
+    operations.install(model, threads=2, precision="default")
     left = [name for name, _ in nn.utils.tree_flatten(model.parameters()) if "norm" not in name]
     assert left == []
-    assert steps[-1][0] == steps[-1][1] == len(steps)
+
+
+def test_progress_is_reported_while_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PROGRESS_SECONDS", 0.0)
+    words: list[str] = []
+    operations.install(random_model("qwen3_moe", bits=4), threads=2, precision="default", progress=words.append)
+    assert words[0].startswith("packing weights: layer 1 of ")
+    assert words[-1] == f"packing weights: layer {len(words)} of {len(words)}"
 
 
 def test_other_models_of_the_family_stay_on_mlx() -> None:

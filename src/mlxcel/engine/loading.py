@@ -75,7 +75,9 @@ def warm_up(backend: Backend) -> None:
 
 def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> MlxBackend:
     settings = config.model
-    installed = kernels.install(loaded.model, threads=settings.threads, precision=settings.cpu_precision)
+    installed = kernels.install(
+        loaded.model, threads=settings.threads, precision=settings.cpu_precision, progress=log.info
+    )
     native.return_free_memory()
     if installed.operations is None and (settings.threads or settings.cpu_precision != "default"):
         log.warning("--threads and --cpu-precision have no effect: this model runs on MLX")

@@ -13,6 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlxcel.kernels import blas, native, operations
+from mlxcel.kernels.progress import Report
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +40,14 @@ def install(
     *,
     threads: int | None = None,
     precision: str = "default",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Report | None = None,
 ) -> Kernels:
     """Replace modules of any mlx-lm `model` in place by the fastest ones there are for the default device.
 
     On a GPU, MLX's own kernels are the fast ones and nothing is changed. On a CPU the layers' weights are packed for
     the native kernels, and activations become float32; where there are none, OpenBLAS does the matrix products.
     threads: of the native kernels; None: one for each processor. precision: of their products with quantised weights,
-    `default`, `fast` or `exact`. progress: called with the number of layers packed and of all.
+    `default`, `fast` or `exact`. progress: called with a few words every few seconds while they are packed.
     """
     if mx.default_device() == mx.Device(mx.gpu):
         return Kernels(_gpu_name(), nullcontext)

@@ -9,8 +9,6 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, cast
@@ -22,14 +20,12 @@ import numpy as np
 from mlxcel.kernels import native, parts
 from mlxcel.kernels.families import FAMILIES, WRAPPERS, Family, Scales
 from mlxcel.kernels.parts import Norm, Rope, Rows, UnsupportedError
+from mlxcel.kernels.progress import PackingProgress, Report
 
 log = logging.getLogger(__name__)
 
 KV_BLOCK = 64
 """Positions in a block of the KV cache."""
-
-PROGRESS_SECONDS = 3.0
-"""Time between two reports while weights are packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ def build_decoder(
     precision: str,
     threads: int,
     kv_budget: int,
-    progress: Callable[[str], None] | None = None,
+    progress: Report | None = None,
 ) -> Any:
     """Pack `model` into a native decoder, taking its parts away one by one, so that the weights are there once.
 
@@ -143,15 +139,13 @@ def build_decoder(
         model.pop(family.head)
     decoder.set_embedding(parts.matrix(Rows(body.pop(family.embedding))))
     decoder.set_final_norm(_native_norm(parts.norm(_part(body, family.final_norm))))
-    layers, reported = _part(body, family.layers), time.monotonic()
+    layers, progressing = _part(body, family.layers), PackingProgress(progress, shape.layers)
     for index in range(shape.layers):
         # What the part before left behind: otherwise freed memory piles up to a second copy of the weights.
         mx.clear_cache()
         native.return_free_memory()
         _add_layer(decoder, shape, family, scales, _describe(model, family, name, layers.pop(0), index))
-        if progress is not None and time.monotonic() - reported >= PROGRESS_SECONDS:
-            reported = time.monotonic()
-            progress(f"packing weights: layer {index + 1} of {shape.layers}")
+        progressing.packed(index + 1)
     outer.clear()
     mx.clear_cache()
     native.return_free_memory()

@@ -18,20 +18,19 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlxcel.kernels import layers, native, paged
+from mlxcel.kernels.progress import PackingProgress, Report
 from mlxcel.kernels.rebind import Rebinder
 
 _MODEL_PACKAGES = ("mlx", "mlx_lm", "mlx_vlm", "mlx_audio")
 _HALF_TYPES = (mx.float16, mx.bfloat16)
 
 
-def install(
-    model: nn.Module, *, threads: int, precision: str, progress: Callable[[int, int], None] | None = None
-) -> Any:
+def install(model: nn.Module, *, threads: int, precision: str, progress: Report | None = None) -> Any:
     """Run `model` on the native kernels from now on, in place. Its activations become float32. Returns the
     `mlxcel._mlx_kernels.Operations` that it runs on.
 
-    precision: `default`, `fast` or `exact`, of products with quantised weights. progress: called with the number of
-    layers packed and of all. Raises NativeUnavailable.
+    precision: `default`, `fast` or `exact`, of products with quantised weights. progress: called with a few
+    words every few seconds. Raises NativeUnavailable.
     """
     operations = native.operations_module().Operations(threads=threads, precision=precision)
     _pack_layers(model, operations, progress)
@@ -47,13 +46,13 @@ def install(
     return operations
 
 
-def _pack_layers(model: nn.Module, operations: Any, progress: Callable[[int, int], None] | None) -> None:
+def _pack_layers(model: nn.Module, operations: Any, progress: Report | None) -> None:
     found = [(module, packed) for module in model.modules() if (packed := layers.packed_class(module)) is not None]
+    progressing = PackingProgress(progress, len(found))
     for done, (module, packed) in enumerate(found, start=1):
         layers.pack(module, packed, operations)
         mx.clear_cache()  # what it was packed from
-        if progress is not None:
-            progress(done, len(found))
+        progressing.packed(done)
 
 
 def _compute_in_float32(model: nn.Module) -> None:
