@@ -109,6 +109,19 @@ def test_any_common_beginning_is_used(kind: str, family: str) -> None:
     served(backend, test)
 
 
+@pytest.mark.parametrize(("kind", "family"), CUT)
+def test_requests_that_come_together_read_a_prompt_once(kind: str, family: str) -> None:
+    tokens = prompt(150, 1)
+
+    async def test(ask: Ask, engine: Engine) -> None:
+        cold = await ask(tokens, cache_prompt=False)
+        together = await asyncio.gather(*(ask(tokens) for _ in range(3)))
+        assert [text for text, _ in together] == [cold[0]] * 3
+        assert [cached for _, cached in together] == [0, len(tokens) - 1, len(tokens) - 1]
+
+    served(make(kind, family), test)
+
+
 @pytest.mark.parametrize(("kind", "family"), WHOLE)
 def test_a_whole_state_is_used_by_what_goes_on_from_it(kind: str, family: str) -> None:
     """Two turns of a chat whose second prompt writes the answer of the first one differently, and a regeneration."""

@@ -147,7 +147,7 @@ class Worker(threading.Thread):
 
     def _admit(self, sequence: Sequence, decoding: bool) -> bool:
         first = not sequence.started
-        if not self._admission.admit(sequence, decoding):
+        if not self._admission.admit(sequence, self._scheduler.rows if decoding else ()):
             return False
         self.counters.started += first
         self.cache_stats = self._cache.stats()

@@ -45,7 +45,7 @@ class Setup:
     def begin(self, tokens: list[int], **request: object) -> tuple[Sequence, int]:
         """A sequence with its prompt read, and how much of it was cached."""
         sequence = self.sequence(tokens, **request)
-        assert self.admission.admit(sequence, False)
+        assert self.admission.admit(sequence, ())
         cached = sequence.prefilled
         stops = [sequence.boundary, len(tokens)]
         for stop in stops:

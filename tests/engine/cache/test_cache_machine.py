@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from mlxcel.engine.cache.entry import Entry
+from mlxcel.engine.cache.entry import Entry, common_length
 from mlxcel.engine.cache.storage import Reuse
 from mlxcel.engine.sequence import Sequence
 from tests.engine.cache.harness import LIMITLESS, setup, text
@@ -72,8 +73,7 @@ class CacheMachine(RuleBasedStateMachine):
             history=max(0, len(tokens) - scaffold),
         )
         best = self.best(sequence)
-        decoding = bool(self.live)
-        if not self.s.admission.admit(sequence, decoding):
+        if not self.s.admission.admit(sequence, tuple(self.live.values())):
             assert not self.unbounded
             assert sequence.key not in self.s.storage.sequences
             return sequence
@@ -98,10 +98,17 @@ class CacheMachine(RuleBasedStateMachine):
             tokens = entry.tokens.tolist()
             if entry.scope != self.scope(sequence) or entry.used_at + 50 <= self.s.clock.now:
                 continue
-            common = next((i for i, (a, b) in enumerate(zip(tokens, known, strict=False)) if a != b), None)
-            common = min(len(tokens), len(known)) if common is None else common
+            common = common_length(np.asarray(tokens), np.asarray(known))
             if common == len(tokens) or (blocks and common >= config.apc_block_size):
                 best = max(best, common)
+        for other in self.live.values():
+            request, length = other.request, self.s.storage.length(other.key)
+            if (
+                self.s.storage.reuse is Reuse.BEGINNING
+                and request.cache_prompt
+                and request.tenant == sequence.request.tenant
+            ):
+                best = max(best, common_length(np.asarray(other.tokens[:length]), np.asarray(known)))
         return best if best >= config.min_prefix else 0
 
     def feed(self, sequence: Sequence, tokens: list[int]) -> None:

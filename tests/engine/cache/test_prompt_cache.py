@@ -212,13 +212,13 @@ class TestAdmission:
     def test_a_waiting_sequence_leaves_room_for_the_others(self) -> None:
         s = setup(budget=10, kv_watermark=0.2)
         running, _ = s.begin(text(3 * BLOCK, 5))
-        assert not s.admission.admit(s.sequence(text(6 * BLOCK)), True)
+        assert not s.admission.admit(s.sequence(text(6 * BLOCK)), (running,))
         assert s.storage.sequences.keys() == {running.key}
-        assert s.admission.admit(s.sequence(text(5 * BLOCK)), True)
+        assert s.admission.admit(s.sequence(text(5 * BLOCK)), (running,))
 
     def test_without_others_nobody_waits(self) -> None:
         s = setup(budget=2)
-        assert s.admission.admit(s.sequence(text(9 * BLOCK)), False)
+        assert s.admission.admit(s.sequence(text(9 * BLOCK)), ())
 
     def test_cached_prompts_make_room_the_oldest_first(self) -> None:
         s = setup(budget=10, kv_watermark=0.0)
@@ -226,26 +226,63 @@ class TestAdmission:
             s.run(text(3 * BLOCK, start))
         running, _ = s.begin(text(2 * BLOCK, 3))
         assert s.cache.stats().entries == 2
-        assert s.admission.admit(s.sequence(text(4 * BLOCK, 4)), True)
+        assert s.admission.admit(s.sequence(text(4 * BLOCK, 4)), (running,))
         s.end(running, well=False)
         assert s.run(text(3 * BLOCK, 2)) == 3 * BLOCK - 1
 
     def test_what_is_cached_costs_nothing(self) -> None:
         s = setup(budget=10, kv_watermark=0.0)
         s.run(text(8 * BLOCK))
-        s.begin(text(BLOCK, 3))
+        running, _ = s.begin(text(BLOCK, 3))
         sequence = s.sequence([*text(8 * BLOCK), 1])
-        assert s.admission.admit(sequence, True)
+        assert s.admission.admit(sequence, (running,))
         assert sequence.prefilled == 8 * BLOCK
-        assert not s.admission.admit(s.sequence(text(2 * BLOCK, 9)), True)
+        assert not s.admission.admit(s.sequence(text(2 * BLOCK, 9)), (running,))
         assert s.cache.stats().lookups == 3, "who waits has looked nothing up yet"
 
     def test_entries_in_use_are_not_given_up_in_vain(self) -> None:
         s = setup(budget=10, kv_watermark=0.0)
         s.run(text(4 * BLOCK))
+        other, _ = s.begin(text(1, 9))
         user, _ = s.begin(text(4 * BLOCK + 1))
-        assert not s.admission.admit(s.sequence(text(8 * BLOCK, 9)), True)
+        assert not s.admission.admit(s.sequence(text(8 * BLOCK, 9)), (user,))
         assert s.cache.stats().entries == 1
         s.end(user, well=False)
-        assert s.admission.admit(s.sequence(text(8 * BLOCK, 9)), True)
+        assert s.admission.admit(s.sequence(text(8 * BLOCK, 9)), (other,))
         assert s.cache.stats().entries == 0
+
+    def test_who_comes_while_others_run_begins_with_what_they_have(self) -> None:
+        s = setup(budget=10, kv_watermark=0.0)
+        first, _ = s.begin(text(6 * BLOCK + 2))
+        second = s.sequence([*text(5 * BLOCK + 1), 250, 250])
+        assert s.admission.admit(second, (first,))
+        assert second.prefilled == 5 * BLOCK + 1
+        assert s.storage.open(second.key).fed == text(5 * BLOCK + 1)
+        assert s.cache.stats().hits == 1
+        s.end(first, well=False)
+        s.end(second, well=False)
+        assert s.storage.memory.used == 0, "nothing was kept of it"
+
+    @pytest.mark.parametrize("change", [{"tenant": "other"}, {"cache_prompt": False}])
+    def test_not_across_keys_nor_against_a_request_s_will(self, change: dict[str, object]) -> None:
+        s = setup()
+        plain, _ = s.begin(text(6 * BLOCK))
+        for running, change_of_new in ((plain, change), (s.begin(text(6 * BLOCK), **change)[0], {})):
+            new = s.sequence(text(6 * BLOCK), **change_of_new)
+            assert s.admission.admit(new, (running,))
+            assert new.prefilled == 0
+
+    def test_states_that_cannot_be_cut_are_not_taken_from_running_sequences(self) -> None:
+        s = setup(Reuse.WHOLE)
+        first, _ = s.begin(text(6 * BLOCK))
+        second = s.sequence(text(6 * BLOCK))
+        assert s.admission.admit(second, (first,))
+        assert second.prefilled == 0
+
+    def test_the_cache_s_own_entry_is_taken_when_it_has_more(self) -> None:
+        s = setup()
+        s.run(text(8 * BLOCK))
+        first, _ = s.begin(text(3 * BLOCK))
+        second = s.sequence(text(8 * BLOCK))
+        assert s.admission.admit(second, (first,))
+        assert second.prefilled == 8 * BLOCK - 1

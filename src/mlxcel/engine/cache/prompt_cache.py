@@ -1,7 +1,8 @@
 """The prompt cache: what finished sequences leave behind, and what new ones begin with.
 
 A state is kept only of a sequence that ended well, and only for requests of the same API key; one that cannot be cut
-only for the same conversation. All of it belongs to the worker thread.
+only for the same conversation. Nothing is kept of one that still runs, but others may begin with its first tokens. All
+of it belongs to the worker thread.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 import numpy as np
 
 from mlxcel.config import CacheConfig
-from mlxcel.engine.cache.entry import Match
+from mlxcel.engine.cache.entry import Match, common_length
 from mlxcel.engine.cache.hashing import BlockHasher, Tokens
 from mlxcel.engine.cache.prefix import PrefixStore
 from mlxcel.engine.cache.sizing import NEW_SEQUENCE, PREFIX_CAPACITY, SNAPSHOT_CAPACITY, cache_capacity
@@ -63,10 +64,23 @@ class PromptCache:
         self._store.touch(match.entry)
         return match
 
-    def record(self, sequence: Sequence, match: Match | None) -> None:
+    def find_running(self, sequence: Sequence, running: tuple[Sequence, ...]) -> tuple[Sequence | None, int]:
+        """The one of `running` that has most of a sequence's tokens, the last one excepted, and how many that are."""
+        best: tuple[Sequence | None, int] = (None, 0)
+        if self._reuse is not Reuse.BEGINNING or not self._serves(sequence):
+            return best
+        tokens = _array(sequence.tokens[:-1])
+        for other in running:
+            if self._serves(other) and other.request.tenant == sequence.request.tenant:
+                length = common_length(_array(other.tokens[: self._storage.length(other.key)]), tokens)
+                if length >= max(self._config.min_prefix, best[1] + 1):
+                    best = (other, length)
+        return best
+
+    def record(self, sequence: Sequence, cached: int) -> None:
         """Count what was found of a sequence, once it runs for the first time."""
         self._lookups += self._serves(sequence)
-        self._hits += match is not None
+        self._hits += cached > 0
 
     def boundary(self, sequence: Sequence) -> int | None:
         """After how many tokens `keep_boundary` is to be called; None: never.
