@@ -125,6 +125,10 @@ class CacheConfig:
     """The same for models whose state cannot be cut; None: 512 MiB, or more."""
     snapshot_max_entries: int = 4096
     snapshot_ttl: float = 7200
+    boundaries: bool = True
+    """Keep such a state where a chat's history ends, too."""
+    trace: bool = False
+    """Log every state that is kept, taken over or refused."""
     apc_enabled: bool = True
     """Find common beginnings block by block; False: only what is the whole of an earlier sequence."""
     apc_block_size: int = 16

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxcel.cli.configure import configure
+from mlxcel.cli.configure import configure, with_variables
 from mlxcel.cli.flag import FlagError
 from mlxcel.cli.flags import SERVER_FLAGS
 from mlxcel.cli.parser import parse
@@ -78,3 +78,10 @@ def test_no_secret_is_in_the_text_of_a_configuration() -> None:
     config = configured("--api-key", "s3cret", "--hf-token", "t0ken")
     assert "s3cret" not in repr(config)
     assert "t0ken" not in repr(config)
+
+
+def test_variables_without_a_flag_take_a_one() -> None:
+    for value, turned in (("1", True), ("true", False), ("", False)):
+        environ = {"MLXCEL_APC_TRACE": value, "MLXCEL_DISABLE_BOUNDARY_SNAPSHOT": value}
+        cache = with_variables(ServerConfig(), environ).cache
+        assert (cache.trace, cache.boundaries) == (turned, not turned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,16 @@ def configure(arguments: Arguments, base: ServerConfig | None = None) -> ServerC
     config = replace(config, **sections)
     _check(config)
     return config
+
+
+def with_variables(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
+    """`config` with the switches over it that have a variable and no flag: `1` turns them."""
+    cache = replace(
+        config.cache,
+        boundaries=environ.get("MLXCEL_DISABLE_BOUNDARY_SNAPSHOT") != "1",
+        trace=environ.get("MLXCEL_APC_TRACE") == "1",
+    )
+    return replace(config, cache=cache)
 
 
 def _check(config: ServerConfig) -> None:

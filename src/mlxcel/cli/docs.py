@@ -39,6 +39,8 @@ _VARIABLES = """\
 | `HF_ENDPOINT` | Address of the model hub |
 | `MLXCEL_ALLOW_INSECURE_ENDPOINT` | Set: the hub token may go to an address that is not encrypted |
 | `MLXCEL_LOOP_DETECTION` | Repetition ends a text: `off`, `on` (`1,20,4`), `MIN,MAX,COUNT`; default `on` for Gemma 4 |
+| `MLXCEL_APC_TRACE` | `1`: a log line for each state that the prompt cache keeps, takes over or refuses |
+| `MLXCEL_DISABLE_BOUNDARY_SNAPSHOT` | `1`: no states are kept where the history of a chat ends ([cache.md](cache.md)) |
 | `MLXCEL_NO_PROGRESS`, `CI` | Set: no download progress |
 | `NO_COLOR` | Set: no colors |
 """

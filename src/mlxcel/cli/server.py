@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from mlxcel import __version__
 from mlxcel.cli.command import Command, CommandError
-from mlxcel.cli.configure import configure
+from mlxcel.cli.configure import configure, with_variables
 from mlxcel.cli.flags import SERVER_FLAGS
 from mlxcel.cli.listener import bound, check_tls, is_unix
 from mlxcel.cli.loading import make_engine
@@ -42,7 +42,7 @@ def console() -> NoReturn:
 
 
 def _run(arguments: Arguments) -> int:
-    config = configure(arguments)
+    config = with_variables(configure(arguments), os.environ)
     secrets = (*config.network.api_keys, config.model.hf_token or "")
     setup_logging(config.log, secrets=secrets)
     check_tls(config.network)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from mlxcel.engine.cache.storage import Reuse
@@ -286,3 +288,27 @@ class TestAdmission:
         second = s.sequence(text(8 * BLOCK))
         assert s.admission.admit(second, (first,))
         assert second.prefilled == 8 * BLOCK - 1
+
+
+def test_boundaries_can_be_left_out() -> None:
+    s = setup(Reuse.WHOLE, boundaries=False)
+    sequence, _ = s.begin(text(30), history=20)
+    assert sequence.boundary is None
+
+
+def test_the_trace_tells_what_happens_and_no_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    setup().run(text(30))
+    assert not caplog.records
+    s = setup(trace=True)
+    s.run(text(30))
+    s.run(text(40))
+    s.run(text(3))
+    assert [record.getMessage() for record in caplog.records] == [
+        "prompt cache: prompt of 30 tokens begins with 0 known ones",
+        "prompt cache: state of 30 tokens is kept",
+        "prompt cache: prompt of 40 tokens begins with 30 known ones",
+        "prompt cache: state of 40 tokens is kept",
+        "prompt cache: prompt of 3 tokens begins with 0 known ones",
+        "prompt cache: state of 3 tokens is not kept: unwanted, short, or not where it should be",
+    ]

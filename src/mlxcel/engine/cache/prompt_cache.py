@@ -8,6 +8,7 @@ of it belongs to the worker thread.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 
 import numpy as np
@@ -22,6 +23,8 @@ from mlxcel.engine.cache.stats import CacheStats, empty_stats
 from mlxcel.engine.cache.storage import KvStorage, Reuse, SavedState
 from mlxcel.engine.cache.store import Clock, EntryStore, Limits
 from mlxcel.engine.sequence import Sequence
+
+log = logging.getLogger(__name__)
 
 
 class PromptCache:
@@ -81,6 +84,7 @@ class PromptCache:
         """Count what was found of a sequence, once it runs for the first time."""
         self._lookups += self._serves(sequence)
         self._hits += cached > 0
+        self._trace("prompt of %d tokens begins with %d known ones", len(sequence.tokens), cached)
 
     def boundary(self, sequence: Sequence) -> int | None:
         """After how many tokens `keep_boundary` is to be called; None: never.
@@ -89,7 +93,9 @@ class PromptCache:
         it. One goes on from the state after the history.
         """
         history = sequence.request.history
-        if self._reuse is not Reuse.WHOLE or history is None or not self._serves(sequence):
+        if self._reuse is not Reuse.WHOLE or history is None or not self._config.boundaries:
+            return None
+        if not self._serves(sequence):
             return None
         return history if self._config.min_prefix <= history < len(sequence.tokens) else None
 
@@ -152,6 +158,10 @@ class PromptCache:
             reject_model_owned_state=self._unsaved,
         )
 
+    def _trace(self, message: str, *values: object) -> None:
+        if self._config.trace:
+            log.info("prompt cache: " + message, *values)
+
     def _serves(self, sequence: Sequence) -> bool:
         return self._reuse is not Reuse.NOTHING and sequence.request.cache_prompt
 
@@ -159,11 +169,13 @@ class PromptCache:
         """stored: how many tokens may be there. Any other number is a mistake somewhere, which must not spread."""
         length = self._storage.length(sequence.key)
         if not self._serves(sequence) or length < self._config.min_prefix or length not in stored:
+            self._trace("state of %d tokens is not kept: unwanted, short, or not where it should be", length)
             return
 
         def save() -> SavedState | None:
             state = self._storage.save(sequence.key, length)
             self._unsaved += state is None
+            self._trace("state of %d tokens is %s", length, "kept" if state else "not kept: the model owns it")
             return state
 
         tokens = _array(sequence.tokens[:length])
