@@ -46,7 +46,7 @@ lint: $(VENV)/.dev ## Style, types and import rules
 docs: $(VENV)/.base ## Write the generated pages
 	$(BIN)/python -m mlxcel.cli.docs
 
-bench: $(VENV)/.bench ## Speed beside llama.cpp, as JSON (BENCH=decode, serving, kernels, sampler, prefix, startup...; ARGS)
+bench: $(VENV)/$(if $(filter decode,$(BENCH)),.llamacpp,.bench) ## Speed beside llama.cpp, as JSON (BENCH=decode, serving, kernels, sampler, prefix, startup...; ARGS)
 	$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 
 native: ## Tests of the native kernels: plain, sanitizers, ARM in an emulator
@@ -78,9 +78,13 @@ $(VENV)/.dev: $(INSTALLED) | $(VENV)/.made
 	$(BIN)/pip install --quiet -e '.[dev]'
 	@touch $@ $(VENV)/.base
 
-# llama.cpp is compiled for this very processor, as the native kernels are chosen for it; that takes 10 to 20 minutes.
 $(VENV)/.bench: $(INSTALLED) | $(VENV)/.made
+	$(BIN)/pip install --quiet --progress-bar on -e '.[bench]'
+	@touch $@ $(VENV)/.base
+
+# llama.cpp is compiled for this very processor, as the native kernels are chosen for it; that takes 10 to 20 minutes.
+$(VENV)/.llamacpp: $(INSTALLED) | $(VENV)/.made
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF '-DCMAKE_CXX_FLAGS=-include $(CURDIR)/benchmarks/llamacpp_amx.h'" \
 	  $(BIN)/pip install --progress-bar on \
-	  --no-binary llama-cpp-python -e '.[bench]'
-	@touch $@ $(VENV)/.base
+	  --no-binary llama-cpp-python -e '.[bench,llamacpp]'
+	@touch $@ $(VENV)/.bench $(VENV)/.base

@@ -10,6 +10,7 @@ and only what has changed. MLXCEL_BUILD_KERNELS=0 leaves them out; CXX names the
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -92,6 +93,14 @@ def mlx_package() -> Path:
     return found[0]
 
 
+def mlx_version() -> str:
+    """Of the MLX package there is; empty without one."""
+    try:
+        return importlib.metadata.version("mlx")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def binding_includes() -> tuple[list[str], Path]:
     """Compiler flags for the sources that use Python, and the source of nanobind itself."""
     python = Path(sysconfig.get_path("include"))
@@ -148,6 +157,8 @@ class Build:
             # No path to it: whoever imports this module has loaded MLX before.
             libraries = [f"-L{mlx / 'lib'}", "-lmlx"]
         else:
+            # It also tells what the other module was built for, which cannot always be loaded to be asked.
+            binding = [*binding, f'-DMLXCEL_MLX_VERSION="{mlx_version()}"']
             sources = sorted(SOURCES.glob("module*.cpp"))
             libraries = []
         # isas.txt says why the instruction sets come last, and in that order.

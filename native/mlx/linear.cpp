@@ -39,6 +39,7 @@ Linear::Linear(ContextPtr context, const Matrices& matrices, const std::optional
   if (values.ndim() != 2 && values.ndim() != 3) throw std::invalid_argument("weights have two or three dimensions");
   experts_ = values.ndim() == 3 ? values.shape(0) : 1;
   outputs_ = values.shape(-2);
+  if (values.size() == 0) throw std::invalid_argument("there are no weights");
   if (experts_ > 1 && outputs_ % tile_outputs != 0)
     throw std::invalid_argument("the outputs of an expert must be a multiple of 16");
   const int rows = experts_ * outputs_;

@@ -7,8 +7,6 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include "mlx/version.h"
-
 #include "../src/module_sequences.h"
 #include "attention.h"
 #include "linear.h"
@@ -53,8 +51,6 @@ NB_MODULE(_mlx_kernels, m) {
   nb::module_::import_("mlx.core");
   m.doc() = "Native CPU kernels as operations on MLX arrays.";
   m.def("name", [] { return mlxcel::kernels().name; }, "The instruction set in use.");
-  m.attr("mlx_version") = std::to_string(MLX_VERSION_MAJOR) + "." + std::to_string(MLX_VERSION_MINOR) + "." +
-                          std::to_string(MLX_VERSION_PATCH);
 
   nb::class_<Linear>(m, "Linear", "Packed weights, with or without a bias.")
       .def("__call__", [](const std::shared_ptr<Linear>& self, const mx::array& x) { return Linear::apply(self, x); })

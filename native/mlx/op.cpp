@@ -90,7 +90,11 @@ mx::array node(const char* name, mx::Shape shape, mx::Dtype type, std::vector<mx
   return mx::array(std::move(shape), type, std::move(primitive), std::move(inputs));
 }
 
-mx::array to_float32(const mx::array& x) { return x.dtype() == mx::float32 ? x : mx::astype(x, mx::float32); }
+mx::array to_float32(const mx::array& x) {
+  if (x.dtype() == mx::float32) return x;
+  if (x.dtype() == mx::complex64) throw std::invalid_argument("complex numbers are not served");
+  return mx::astype(x, mx::float32);
+}
 
 Scalar scalar_of(mx::Dtype type) {
   if (type == mx::float32) return Scalar::Float32;

@@ -54,9 +54,17 @@ mx::array gate_node(const ContextPtr& context, const char* name, const mx::array
               });
 }
 
+// The weight or bias of a norm over the rows of x.
+void check_weight(const mx::array& x, const std::optional<mx::array>& weight) {
+  if (x.ndim() == 0) throw std::invalid_argument("a norm is over the last dimension");
+  if (weight && (weight->ndim() != 1 || weight->shape(0) != x.shape(-1)))
+    throw std::invalid_argument("the weight of a norm has one value for each of a row");
+}
+
 }  // namespace
 
 mx::array rms_norm(const ContextPtr& context, const mx::array& x, const std::optional<mx::array>& weight, float eps) {
+  check_weight(x, weight);
   std::vector<mx::array> more;
   if (weight) more.push_back(*weight);
   const auto kernel = context->kernels.rows.rms_norm;
@@ -68,6 +76,8 @@ mx::array rms_norm(const ContextPtr& context, const mx::array& x, const std::opt
 
 mx::array layer_norm(const ContextPtr& context, const mx::array& x, const std::optional<mx::array>& weight,
                      const std::optional<mx::array>& bias, float eps) {
+  check_weight(x, weight);
+  check_weight(x, bias);
   std::vector<mx::array> more;
   if (weight) more.push_back(*weight);
   if (bias) more.push_back(*bias);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -43,6 +44,9 @@ class Decoder {
   KvPool& cache() { return cache_; }
 
   Sequences& sequences() { return sequences_; }
+
+  // For callers that let several threads in: whether one is in a step.
+  std::atomic<bool> stepping = false;
 
   using Piece = Sequences::Piece;
   // One step. tokens: those of all pieces, in order. logits: [pieces][vocabulary] for the last token of each piece;

@@ -193,7 +193,12 @@ void step(Decoder& decoder, const Tokens& tokens, const std::vector<std::pair<in
     throw nb::value_error("logits must be [pieces, vocabulary]");
   }
   float* out = logits ? logits->data() : nullptr;
+  if (decoder.stepping.exchange(true)) throw std::runtime_error("another thread is in a step of this decoder");
   const nb::gil_scoped_release release;
+  const struct Guard {
+    std::atomic<bool>& stepping;
+    ~Guard() { stepping = false; }
+  } guard{decoder.stepping};
   decoder.step(std::span(tokens.data(), tokens.size()), views, out);
 }
 
@@ -204,6 +209,7 @@ NB_MODULE(_kernels, m) {
   using namespace mlxcel;
   m.doc() = "Native CPU kernels.";
   m.def("name", [] { return kernels().name; }, "The instruction set in use.");
+  m.attr("mlx_version") = MLXCEL_MLX_VERSION;  // that `_mlx_kernels` was built for
   register_logits(m);
 
   nb::class_<Matrix>(m, "Matrix", "A weight matrix [outputs, inputs], dense or in MLX's affine quantisation.")

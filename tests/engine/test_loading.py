@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlxcel.config import EngineConfig, ModelConfig, SamplingDefaults, ServerConfig
+from mlxcel.engine import loading
 from mlxcel.engine.loading import load_backend
 from mlxcel.engine.native_backend import NativeBackend
 from mlxcel.engine.runner import MlxBackend
@@ -71,6 +72,30 @@ def test_an_architecture_the_decoder_does_not_know_runs_in_mlx_graphs(tmp_path: 
     backend = load_backend(folder, "odd", CPU)
     assert isinstance(backend, MlxBackend)
     assert backend.info.kernels.endswith("in MLX graphs, 2 threads, default precision")
+
+
+def test_a_model_that_the_kernels_cannot_run_is_loaded_again_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tiny.write_folder(tmp_path / "odd", {**tiny.CONFIG, "head_dim": 24})
+
+    def raises(*arguments: object) -> None:
+        raise AttributeError("property 'weight' has no deleter")
+
+    monkeypatch.setattr(loading, "paged_kv", raises)
+    backend = load_backend(folder, "odd", CPU)
+    assert isinstance(backend, MlxBackend)
+    assert "stock MLX" in backend.info.kernels
+    assert "the native kernels cannot run this model" in caplog.text
+
+
+def test_kernels_that_are_not_there_are_named(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> str:
+        raise ValueError("kernels 'avx9000': there are no kernels of that name")
+
+    monkeypatch.setattr(native, "instruction_set", unknown)
+    with pytest.raises(ModelError, match=r"MLXCEL_KERNELS: kernels 'avx9000'"):
+        load_backend(checkpoint, "tiny", CPU)
 
 
 def test_both_say_the_same(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import mlx.core as mx
@@ -120,3 +121,40 @@ def test_only_what_can_be_packed_is(module: Any) -> None:
     if isinstance(module, nn.QuantizedLinear):
         module.mode = "something new"
     assert layers.packed_class(module) is None
+
+
+@pytest.mark.parametrize("mode", [None, *MODES])
+def test_a_matrix_for_each_head(mode: str | None) -> None:
+    mx.random.seed(0)
+    mla: Any = importlib.import_module("mlx_lm.models.mla")
+    layer = mla.MultiLinear(128, 48, 3)
+    stock = layer if mode is None else quantised(layer, mode)
+    x, latent = mx.random.normal((2, 3, 5, 128)), mx.random.normal((2, 1, 5, 48))
+    expected, turned = stock(x), stock(latent, transpose=False)
+    fast = packed(stock)
+    close(fast(x), expected)
+    for _ in range(2):
+        close(fast(latent, transpose=False), turned)
+    assert fast(latent, transpose=False).shape == (2, 3, 5, 128)
+
+
+def test_heads_of_odd_sizes_stay_on_mlx() -> None:
+    mla: Any = importlib.import_module("mlx_lm.models.mla")
+    assert layers.packed_class(mla.MultiLinear(128, 40, 3)) is None
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_that_is_given_other_weights_is_an_ordinary_one(bias: bool) -> None:
+    layer: Any = nn.Linear(32, 16, bias=bias)
+    fast, x = packed(layer), mx.random.normal((2, 32))
+    before = fast(x)
+    fast.weight = 2 * fast.weight
+    assert type(fast) is nn.Linear
+    offset = fast.bias if bias else 0.0
+    close(fast(x) - offset, 2 * (before - offset))
+
+
+def test_other_layers_keep_their_weights() -> None:
+    fast = packed(nn.Embedding(40, 32))
+    with pytest.raises(AttributeError, match="packed"):
+        fast.weight = mx.zeros((40, 32))

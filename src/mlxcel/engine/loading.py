@@ -40,6 +40,18 @@ def load_backend(path: Path, name: str, config: ServerConfig) -> Backend:
     device = select_device(config.model.device)
     if device == "cpu":
         mx.set_cache_limit(CPU_BUFFER_CACHE)
+        try:
+            native.check_wanted()
+        except ValueError as error:
+            raise ModelError(f"MLXCEL_KERNELS: {error}") from error
+    backend = _backend(path, name, config, device, stock=kernels.stock_wanted())
+    if config.model.warmup:
+        warm_up(backend)
+    return backend
+
+
+def _backend(path: Path, name: str, config: ServerConfig, device: str, *, stock: bool) -> Backend:
+    """stock: MLX's own arithmetic is wanted on a CPU."""
     loaded = load_model(path, progress=log.info)
     for token, _ in config.sampling.logit_bias or ():
         if token >= loaded.vocabulary:
@@ -56,12 +68,19 @@ def load_backend(path: Path, name: str, config: ServerConfig) -> Backend:
         device=device,
         weight_bytes=loaded.weight_bytes,
     )
-    backend: Backend | None = _native_backend(loaded, info, config) if device == "cpu" else None
-    if backend is None:
-        backend = _mlx_backend(loaded, info, config)
-    if config.model.warmup:
-        warm_up(backend)
-    return backend
+    on_cpu = device == "cpu" and not stock
+    if on_cpu and (backend := _native_backend(loaded, info, config)) is not None:
+        return backend
+    try:
+        return _mlx_backend(loaded, info, config, stock=stock)
+    except (ModelError, MemoryError):
+        raise
+    except Exception as reason:  # a model's code meets layers that it did not expect
+        if not on_cpu:
+            raise
+        log.warning("the native kernels cannot run this model, which will be slow without them: %r", reason)
+        del loaded  # its weights have been packed
+        return _backend(path, name, config, device, stock=True)
 
 
 def warm_up(backend: Backend) -> None:
@@ -73,10 +92,10 @@ def warm_up(backend: Backend) -> None:
     backend.leave([])
 
 
-def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> MlxBackend:
+def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig, *, stock: bool) -> MlxBackend:
     settings = config.model
     installed = kernels.install(
-        loaded.model, threads=settings.threads, precision=settings.cpu_precision, progress=log.info
+        loaded.model, threads=settings.threads, precision=settings.cpu_precision, stock=stock, progress=log.info
     )
     native.return_free_memory()
     if installed.operations is None and (settings.threads or settings.cpu_precision != "default"):
@@ -104,7 +123,7 @@ def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> 
 def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) -> NativeBackend | None:
     """The native decoder with this model's weights, or None when it is not here or cannot run the model."""
     shape = decoder.decoder_shape(loaded.model)
-    if kernels.stock_wanted() or shape is None:
+    if shape is None:
         return None
     try:
         instruction_set = native.instruction_set()
@@ -122,7 +141,7 @@ def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) 
         kv_budget=kv_budget(config.engine, config.cache, info.context_window, cost, free_memory()),
         progress=log.info,
     )
-    description = f"cpu: {instruction_set}, {threads} threads, {config.model.cpu_precision} precision"
+    description = f"cpu: {instruction_set}, {native.counted(threads)}, {config.model.cpu_precision} precision"
     info = dataclasses.replace(info, kernels=description, weight_bytes=packed.weight_bytes)
     return NativeBackend(packed, info, shape.vocabulary)
 

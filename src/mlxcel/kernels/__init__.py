@@ -40,6 +40,7 @@ def install(
     *,
     threads: int | None = None,
     precision: str = "default",
+    stock: bool | None = None,
     progress: Report | None = None,
 ) -> Kernels:
     """Replace modules of any mlx-lm `model` in place by the fastest ones there are for the default device.
@@ -47,24 +48,23 @@ def install(
     On a GPU, MLX's own kernels are the fast ones and nothing is changed. On a CPU the layers' weights are packed for
     the native kernels, and activations become float32; where there are none, OpenBLAS does the matrix products.
     threads: of the native kernels; None: one for each processor. precision: of their products with quantised weights,
-    `default`, `fast` or `exact`. progress: called with a few words every few seconds while they are packed.
+    `default`, `fast` or `exact`. stock: leave the native kernels out; None: if
+    the environment says so. progress: called with a few words every few seconds while they are packed.
     """
     if mx.default_device() == mx.Device(mx.gpu):
         return Kernels(_gpu_name(), nullcontext)
-    if not stock_wanted():
+    if not (stock_wanted() if stock is None else stock):
         threads = threads or native.default_threads()
         try:
             installed = operations.install(model, threads=threads, precision=precision, progress=progress)
         except native.NativeUnavailable as reason:
             log.warning("%s: models run on this CPU 10 to 50 times slower than they could", reason)
         else:
-            description = (
-                f"cpu: {native.operations_module().name()} in MLX graphs, {threads} threads, {precision} precision"
-            )
-            return Kernels(description, nullcontext, installed)
+            name, count = native.operations_module().name(), native.counted(threads)
+            return Kernels(f"cpu: {name} in MLX graphs, {count}, {precision} precision", nullcontext, installed)
     gate = blas.LogitsGate()
     blas.install(model, gate)
-    return Kernels(f"cpu: stock MLX with OpenBLAS matrix products, {blas.threads()} threads", gate.closed)
+    return Kernels(f"cpu: stock MLX with OpenBLAS matrix products, {native.counted(blas.threads())}", gate.closed)
 
 
 def _gpu_name() -> str:

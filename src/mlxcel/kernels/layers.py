@@ -27,11 +27,24 @@ class Packed:
 
     packed: Any
     """`mlxcel._mlx_kernels.Linear`."""
+    _bias: mx.array | None
+    """What the layer had beside its weights."""
 
     @property
     def weight(self) -> mx.array:
         """The weights again, float32, for the few models that look into a layer. Slow: they are unpacked each time."""
         return self.packed.unpacked()
+
+    @weight.deleter
+    def weight(self) -> None:
+        """Called by `nn.Module` when a model gives the layer other weights: it is an ordinary one from then on."""
+        if not isinstance(self, PackedLinear):
+            raise AttributeError("the weights of this layer are packed")
+        layer = cast(Any, self)
+        layer.__class__ = nn.Linear
+        if self._bias is not None:
+            layer.bias = self._bias
+        del layer.packed
 
 
 class PackedLinear(Packed, nn.Linear):
@@ -75,6 +88,7 @@ _PACKED: dict[type, type] = {
     nn.QuantizedEmbedding: PackedQuantizedEmbedding,
 }
 _EXPERTS = frozenset({"SwitchLinear", "QuantizedSwitchLinear"})
+_HEADS = frozenset({"MultiLinear", "QuantizedMultiLinear"})
 
 
 def _packed_experts(kind: type[nn.Module]) -> type[nn.Module]:
@@ -90,11 +104,31 @@ def _packed_experts(kind: type[nn.Module]) -> type[nn.Module]:
     return cast(type[nn.Module], type(kind.__name__, (Packed, kind), members))
 
 
+def _packed_heads(kind: type[nn.Module]) -> type[nn.Module]:
+    """A packed subclass of mlx-lm's `MultiLinear` or `QuantizedMultiLinear`: a matrix [out, in] for each head.
+
+    x [..., heads or 1, m, in] -> [..., heads, m, out], float32; not transposed, from out to in. That direction has
+    weights of its own, made when they are first asked for: groups of quantised ones do not turn around.
+    """
+
+    def call(self: Any, x: mx.array, transpose: bool = True) -> mx.array:
+        if transpose:
+            return self.packed.gather(x, self._heads)
+        if self._turned is None:
+            self._turned = self._pack(mx.contiguous(self.packed.unpacked().swapaxes(-1, -2)).astype(self._turned_type))
+        return self._turned.gather(x, self._heads)
+
+    members = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return cast(type[nn.Module], type(kind.__name__, (Packed, kind), members))
+
+
 def packed_class(module: nn.Module) -> type[nn.Module] | None:
     """The class that `module` gets when it is packed; None when it cannot be."""
     kind = type(module)
     if kind.__name__ in _EXPERTS and kind.__module__ == "mlx_lm.models.switch_layers":
         packed = _packed_experts(kind) if cast(Any, module).weight.shape[1] % TILE_OUTPUTS == 0 else None
+    elif kind.__name__ in _HEADS and kind.__module__ == "mlx_lm.models.mla":
+        packed = _packed_heads(kind) if all(size % TILE_OUTPUTS == 0 for size in _sizes(module)) else None
     else:
         packed = _PACKED.get(kind)
     if packed is None or not _packable(module):
@@ -118,10 +152,14 @@ def pack(module: nn.Module, packed: type[nn.Module], operations: Any) -> None:
         linear = operations.pack(*mxfp4_as_affine(layer.weight, layer.scales), bits=8, group=32, bias=bias)
     else:
         linear = operations.pack(_dense(layer), bias=bias)
+    if type(module).__name__ in _HEADS:
+        layer._heads = mx.arange(layer.weight.shape[0])
+        layer._turned, layer._pack = None, operations.pack
+        layer._turned_type = layer.weight.dtype if "scales" not in layer else mx.float32
     for name in ("weight", "scales", "biases", "bias", "global_scale"):
         layer.pop(name, None)
     layer.__class__ = packed
-    layer.packed = linear
+    layer.packed, layer._bias = linear, bias
 
 
 def mxfp4_as_affine(words: mx.array, scales: mx.array) -> tuple[mx.array, mx.array, mx.array]:
@@ -146,6 +184,13 @@ def _dense(layer: Any) -> mx.array:
         return mx.dequantize(layer.weight, layer.scales, dtype=mx.bfloat16, **options)
     experts = zip(layer.weight, layer.scales, of_all, strict=True)
     return mx.stack([mx.dequantize(w, s, global_scale=g, dtype=mx.bfloat16, **options) for w, s, g in experts])
+
+
+def _sizes(module: Any) -> tuple[int, int]:
+    """Outputs and inputs of each matrix of a module."""
+    groups = module.get("scales")
+    inputs = module.weight.shape[-1] if groups is None else groups.shape[-1] * module.group_size
+    return module.weight.shape[-2], inputs
 
 
 def _packable(module: nn.Module) -> bool:

@@ -25,11 +25,12 @@ def module() -> Any:
 def operations_module() -> Any:
     """`mlxcel._mlx_kernels`, the kernels as operations on MLX arrays. Raises NativeUnavailable."""
     mlx: Any = importlib.import_module("mlx.core")  # loads the library that the module needs
-    loaded = _load("_mlx_kernels")
-    if loaded.mlx_version != mlx.__version__:
-        reason = f"they were built for MLX {loaded.mlx_version}, and this is {mlx.__version__}"
+    # Asked of the other module: this one may not even load under another MLX.
+    built_for = module().mlx_version
+    if built_for != mlx.__version__:
+        reason = f"they were built for MLX {built_for}, and this is {mlx.__version__}"
         raise NativeUnavailable(f"no native kernels for MLX: {reason}")
-    return loaded
+    return _load("_mlx_kernels")
 
 
 def _load(name: str) -> Any:
@@ -48,6 +49,18 @@ def _build_note(name: str) -> str:
 def instruction_set() -> str:
     """The instruction set whose kernels run here. Raises NativeUnavailable, ValueError for a bad MLXCEL_KERNELS."""
     return module().name()
+
+
+def check_wanted() -> None:
+    """Raise ValueError when MLXCEL_KERNELS names kernels that this machine does not have."""
+    if os.environ.get("MLXCEL_KERNELS") != "mlx":
+        with suppress(NativeUnavailable):
+            instruction_set()
+
+
+def counted(threads: int) -> str:
+    """A number of threads in words."""
+    return "1 thread" if threads == 1 else f"{threads} threads"
 
 
 def return_free_memory() -> None:

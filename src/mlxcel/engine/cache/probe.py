@@ -30,9 +30,13 @@ from mlxcel.kernels.paged import BLOCK, LayerShape, PagedKv
 
 log = logging.getLogger(__name__)
 
+Logits = npt.NDArray[np.float32]
+
 _PROMPTS = ((1, 2, 3, 4, 5, 6, 7), (3, 1, 2))
 _TOLERANCE = 0.05
 """Largest difference of logits, as a share of the largest one: half-precision keys and values cost about 0.01."""
+_TOLERANCE_FLOAT32 = 0.002
+"""The same where all is float32."""
 
 
 def paged_kv(
@@ -60,7 +64,7 @@ def paged_kv(
     except Exception as reason:  # third-party code with a cache it has never seen
         log.debug("no paged cache for this model: %r", reason)
         return None
-    if np.abs(actual - expected).max() > _TOLERANCE * np.abs(expected).max():
+    if not _alike(actual, expected, _TOLERANCE):
         log.debug("no paged cache for this model: other logits")
         return None
     return kv
@@ -105,13 +109,36 @@ def row_caches(
 
     budget: bytes for everything, from what a sequence takes.
     """
+    together = paged is not None or _batches(model, make)
     used = make()
     stock = [cache for place, cache in enumerate(used) if paged is None or place not in paged.layers]
     if not stock:
         return RowCaches(make, paged)
     _run(model, used)
     taken, block = footprint(stock), 0 if paged is None else paged.cache.block_bytes
-    return RowCaches(make, paged, taken, budget(lambda tokens: taken.bytes(tokens) + -(-tokens // BLOCK) * block))
+    most = budget(lambda tokens: taken.bytes(tokens) + -(-tokens // BLOCK) * block)
+    return RowCaches(make, paged, taken, most, together=together)
+
+
+def _batches(model: nn.Module, make: Callable[[], LayerCaches]) -> bool:
+    """Whether a model says in a batch on mlx-lm's caches what it says alone. Most do; some crash, or confuse rows."""
+    rows = RowCaches(make)
+    if not rows.can_batch:
+        return False
+    try:
+        alone, together = _run_alone(model, RowCaches(make)), _run_together(model, rows)
+    except Exception as reason:
+        log.warning("this model cannot be batched: %r", reason)
+        return False
+    on_cpu = mx.default_device() == mx.Device(mx.cpu)  # where activations are float32
+    if not _alike(together, alone, _TOLERANCE_FLOAT32 if on_cpu else _TOLERANCE):
+        log.warning("this model cannot be batched: it says other things in company")
+        return False
+    return True
+
+
+def _alike(actual: Logits, expected: Logits, tolerance: float) -> bool:
+    return bool(np.abs(actual - expected).max() <= tolerance * np.abs(expected).max())
 
 
 def _shape(cache: Any) -> LayerShape | None:
@@ -128,9 +155,6 @@ def _run(model: Any, caches: LayerCaches) -> Logits:
     logits = model(mx.array([[0, 0]]), cache=caches)[:, -1].astype(mx.float32)
     mx.eval(logits, [cache.state for cache in caches])
     return np.asarray(logits)
-
-
-Logits = npt.NDArray[np.float32]
 
 
 def _forward(model: Any, caches: RowCaches, layers: LayerCaches, tokens: list[list[int]]) -> Logits:

@@ -33,7 +33,8 @@ class RowCaches:
     `cache`.
 
     make: a fresh list of mlx-lm caches, one a layer. paged: takes the place of some of them. footprint: what the
-    others take; nothing by default. budget: bytes for everything; None: no limit, but that of `paged`.
+    others take; nothing by default. budget: bytes for everything; None: no limit, but that of `paged`. together: the
+    model can run several of them at once.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class RowCaches:
         paged: PagedKv | None = None,
         footprint: Footprint | None = None,
         budget: int | None = None,
+        *,
+        together: bool = True,
     ) -> None:
         self._make = make
         self._paged = paged
@@ -56,7 +59,7 @@ class RowCaches:
         self._saved_bytes = 0
         stock = self._stock_part(make())
         self.reuse: Reuse = reuse_of(stock)
-        self.can_batch: bool = can_batch(stock)
+        self.can_batch: bool = together and can_batch(stock)
         """Whether several sequences can share a decode step."""
 
     @property
