@@ -22,8 +22,12 @@ constexpr size_t sum_bytes = 4 * sizeof(f32x16);
 constexpr int unrolled = 1;
 #endif
 
-// With few rows the weights come from memory, faster than the processor would ask for them by itself.
-constexpr size_t prefetch_distance = 8192;
+// With few rows the weights come from memory, faster than the processor would ask for them by itself: from far ahead into
+// the second cache, where many lines may be under way at once, and from there into the nearest.
+MLXCEL_INLINE void prefetch_weights(const std::byte* values) {
+  __builtin_prefetch(values + 16384, 0, 1);
+  __builtin_prefetch(values + 2048);
+}
 
 MLXCEL_INLINE f32x16 load_scalars(const std::byte* p, Scalar type) {
   if (type == Scalar::Float16) return load_f16(reinterpret_cast<const uint16_t*>(p));
@@ -70,7 +74,7 @@ MLXCEL_INLINE void sum_chunk(const std::byte* values, const Rows<count>& x, int 
   asm("" : "+r"(values));
 #pragma GCC unroll unrolled
   for (int k = 0; k < chunk_cols; k += Step::cols, values += 64) {
-    if constexpr (count < few_rows && !Form::panel) __builtin_prefetch(values + prefetch_distance);
+    if constexpr (count < few_rows && !Form::panel) prefetch_weights(values);
 #pragma GCC unroll unrolled
     for (int part = 0; part < Step::parts; part++) {
       const auto w = Step::weights(values, part);
@@ -134,7 +138,7 @@ MLXCEL_INLINE void integer_tile(const std::byte* values, Scalar scale_type, cons
       x.advance(chunk_bytes);
     }
     const f32x16 scales = load_scalars(values, scale_type), biases = load_scalars(values + biases_at, scale_type);
-    if constexpr (count < few_rows && !Form::panel) __builtin_prefetch(values + prefetch_distance);
+    if constexpr (count < few_rows && !Form::panel) prefetch_weights(values);
     values += 2 * biases_at;
 #pragma GCC unroll unrolled
     for (int m = 0; m < count; m++) {
