@@ -4,7 +4,8 @@ Pure bookkeeping: no model, no clock, no threads, so that its promises can be te
 
 A prompt longer than a chunk is prefilled piece by piece ("parked" in between), and decoding rows get at least
 `grant_interval` steps between two pieces. With C chunks, a decode step of D and a chunk of P seconds, the prompt is
-ready after at most C * (grant_interval * D + P), and a running stream never waits longer than D + P for a token.
+ready after at most C * (grant_interval * D + P), and a running stream never waits longer than D + P for a token: there
+is a decode step between any two prefill steps, also those of different prompts.
 
 A sequence needs a slot and memory. When the first one in the queue does not get memory, it is asked again once another
 one has left; nobody overtakes it. A sequence that had to give its place back keeps its place in the order of arrival.
@@ -67,7 +68,7 @@ class Scheduler:
         self._arrivals = 0
         self._parked: Sequence | None = None
         self._rows: list[Sequence] = []
-        self._decoded_since_grant = 0
+        self._decoded_since_prefill = 0
         self._refused: Sequence | None = None  # got no memory, and nobody has left since
 
     @property
@@ -99,6 +100,8 @@ class Scheduler:
     def next_step(self, admit: Admit = lambda sequence, decoding: True) -> Step | None:
         """The next thing to do, or None when idle. Report it with `prefilled`, `decoded` or `requeue`, or `remove` its
         sequences."""
+        if self._rows and self._decoded_since_prefill == 0:
+            return Decode(self.rows)
         if self._parked is not None:
             if self._rows and not self._grant_due():
                 return Decode(self.rows)
@@ -118,14 +121,14 @@ class Scheduler:
     def prefilled(self, step: Prefill) -> None:
         """A prefill step was done; after the last one the sequence is the batch's last row."""
         step.sequence.prefilled = step.end
-        self._decoded_since_grant = 0
+        self._decoded_since_prefill = 0
         if step.last:
             self._parked = None
             self._rows.append(step.sequence)
 
     def decoded(self) -> None:
         """A decode step was done."""
-        self._decoded_since_grant += 1
+        self._decoded_since_prefill += 1
 
     def last_in(self) -> Sequence:
         """Of those that run, the last to arrive of the lowest priority."""
@@ -163,6 +166,7 @@ class Scheduler:
     def _take_out(self, sequence: Sequence) -> None:
         if sequence is self._parked:
             self._parked = None
+            self._decoded_since_prefill = 0  # it may leave because a step failed, which took its time
         elif sequence in self._rows:
             self._rows.remove(sequence)
         else:
@@ -178,7 +182,7 @@ class Scheduler:
         return False
 
     def _grant_due(self) -> bool:
-        return self._grant_interval > 0 and self._decoded_since_grant >= self._grant_interval
+        return self._grant_interval > 0 and self._decoded_since_prefill >= self._grant_interval
 
     def _prefill(self, sequence: Sequence) -> Prefill:
         start, length = sequence.prefilled, sequence.prefill_length

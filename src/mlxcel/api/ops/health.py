@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from mlxcel.api.state import AppState
 from mlxcel.engine.engine import EngineState
+from mlxcel.engine.errors import Stuck
 
 
 class Batch(msgspec.Struct):
@@ -45,10 +46,12 @@ class Health(msgspec.Struct):
 
 
 async def health(state: AppState, request: Request) -> Response:
-    """200 when a request would find a slot at once, else 503. Raises Dead."""
+    """200 when a request would find a slot at once, else 503. Raises Dead, Stuck."""
     engine = state.engine
     if engine.state is EngineState.LOADING:
         return _answer({"status": "loading model"}, ok=False)
+    if engine.state is EngineState.STUCK:
+        raise Stuck
     model, numbers = await state.model(), engine.snapshot()
     free = numbers.active_sequences < numbers.max_batch_size
     body = Health(
