@@ -83,7 +83,7 @@ class EngineConfig:
     max_queue_depth: int = 32
     """Requests that may wait for a slot before the server answers 503."""
     prefill_chunk_size: int | None = None
-    """Prompt tokens per prefill step; 0: the whole prompt at once; None: 2048 on a GPU, 512 on a CPU."""
+    """Most prompt tokens per prefill step; 0: the whole prompt at once; None: 2048 on a GPU, 512 on a CPU."""
     prefill_grant_interval: int = 16
     """Decode steps between two chunks of a parked prefill; 0: decode until the batch drains."""
     decode_timeout: float = 600.0

@@ -107,6 +107,25 @@ def test_there_is_a_token_for_everyone_between_any_two_prompts() -> None:
     assert kinds == ["Prefill", "Decode"] * 3
 
 
+def test_beside_rows_a_prompt_that_takes_long_is_read_in_smaller_pieces() -> None:
+    scheduler = Scheduler(slots=2, chunk=512, grant_interval=1)
+    row = sequence(1000)
+    scheduler.add(row)
+    sizes = []
+    for length in (1000, 3000):
+        if length == 3000:
+            scheduler.add(sequence(length))
+        for _ in range(5):
+            step = scheduler.next_step()
+            if isinstance(step, Prefill):
+                sizes.append(step.end - step.start)
+                scheduler.prefilled(step, seconds=(step.end - step.start) * 0.002)
+            else:
+                scheduler.decoded(seconds=0.01)
+    assert sizes[:2] == [512, 487], "nobody is waiting"
+    assert sizes[2:] == [128, 128], "0.3 s at 500 tokens a second, in multiples of 32"
+
+
 def test_a_prompt_that_fails_has_taken_its_time_too() -> None:
     scheduler = settled(sequence(1))
     bad, next_one = sequence(5), sequence(5)

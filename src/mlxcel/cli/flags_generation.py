@@ -52,7 +52,7 @@ CONTEXT_FLAGS = (
         "--prefill-chunk-size",
         integer(least=0),
         "engine.prefill_chunk_size",
-        "Prompt tokens evaluated in one step; 0 for the whole prompt",
+        "Prompt tokens evaluated in one step, fewer where running streams would wait long; 0 for the whole prompt",
         default="2048 on a GPU, 512 on a CPU",
         env="MLXCEL_PREFILL_CHUNK",
     ),

@@ -202,6 +202,7 @@ class Worker(threading.Thread):
             self._post_events(sequence, sequence.finish(FinishReason.LENGTH, StopKind.LIMIT))
             self._release([sequence])
             return
+        began = time.perf_counter()
         try:
             if step.end > step.start:
                 self._backend.prefill(sequence.key, sequence.tokens[step.start : step.end])
@@ -218,11 +219,12 @@ class Worker(threading.Thread):
             return
         self.counters.prefill_chunks += 1
         self.counters.prefill_tokens += step.end - step.start + step.last  # the last token goes through decode
-        self._scheduler.prefilled(step)
+        self._scheduler.prefilled(step, time.perf_counter() - began)
         if step.end == sequence.boundary:
             self._keep(self._cache.keep_boundary, sequence)
 
     def _decode(self, step: Decode) -> None:
+        began = time.perf_counter()
         try:
             try:
                 logits = self._backend.decode([sequence.next_input for sequence in step.rows])
@@ -235,7 +237,7 @@ class Worker(threading.Thread):
             self._fail_batch(step.rows, error)
             return
         self._failed_steps = 0
-        self._scheduler.decoded()
+        self._scheduler.decoded(time.perf_counter() - began)
         self.counters.decode_steps += 1
         ended: list[Sequence] = []
         for sequence, outcome in zip(step.rows, outcomes, strict=True):
