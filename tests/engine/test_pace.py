@@ -27,8 +27,8 @@ def read(pace: Pace, length: int, seconds: float, deeper: float, step: float, in
 def test_the_first_piece_is_careful_and_the_next_ones_fit() -> None:
     pieces = read(Pace(512, 16), 8000, seconds=1e-3, deeper=1e-6, step=1e-3, interval=16)
     assert pieces[0][0] == FIRST_PIECE
-    assert all(took < 1.1 * PIECE_SECONDS for _, took in pieces)
-    assert all(took > 0.6 * PIECE_SECONDS for _, took in pieces[1:-1])
+    assert all(took < 1.2 * PIECE_SECONDS for _, took in pieces)
+    assert all(took > 0.45 * PIECE_SECONDS for _, took in pieces[1:-1])
     sizes = [tokens for tokens, _ in pieces[1:-1]]
     assert sizes == sorted(sizes, reverse=True), "deeper in a prompt each token costs more"
 
@@ -39,7 +39,7 @@ def test_a_fast_machine_reads_whole_chunks() -> None:
 
 
 def test_where_decoding_is_slow_a_prompt_gets_its_share_all_the_same() -> None:
-    pieces = read(Pace(512, 16), 4000, seconds=5e-2, deeper=0, step=0.25, interval=16)
+    pieces = read(Pace(512, 16), 9000, seconds=5e-3, deeper=0, step=0.25, interval=16)
     reading = sum(took for _, took in pieces)
     assert reading / (reading + len(pieces) * 16 * 0.25) == pytest.approx(LEAST_SHARE, rel=0.1)
 
