@@ -1,8 +1,8 @@
 """A long prompt beside running streams: how long they pause, and when a short prompt behind it gets its turn.
 
 Four streams run; then a long prompt comes, and right after it a short one. While the long one is read, the streams get
-their tokens between its pieces, and the short one waits for its end. With C pieces, G decode steps between two of them, a
-step of D and a piece of P seconds the scheduler promises that the long prompt is read after C * (G * D + P). D is the
+their tokens between its pieces, and the short one waits for its end. With C pieces, G decode steps between two of them,
+a step of D and a piece of P seconds the scheduler promises that the long prompt is read after C * (G * D + P). D is the
 median gap of the streams in that time and P what the longest gap has more. The exit status is 1 when that is broken, or
 when a stream paused for longer than `--gap`. Prints one JSON document.
 
@@ -132,10 +132,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     settings = ServerSettings(arguments.model, arguments.threads, _STREAMS + 2, _WINDOW, flags)
     with tempfile.TemporaryDirectory() as logs, ServerProcess.ours(settings, Path(logs) / "ours.log") as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=_TIMEOUT) as client:
-            turns = [
-                await turn(client, number, arguments.words, arguments.gap)
-                for number in range(arguments.repeat)
-            ]
+            turns = [await turn(client, number, arguments.words, arguments.gap) for number in range(arguments.repeat)]
     return {
         "machine": machine(),
         "versions": versions(),

@@ -264,7 +264,12 @@ def test_a_step_that_hangs_is_no_health_and_ends_what_waits_for_it() -> None:
             await stream.task
             assert stream.text.count(":\n\n") >= 2
             assert frames(stream.text)[-1]["choices"][0]["finish_reason"] == "error"
-            for refused in (whole, await served.http.get("/health"), await served.chat(), await served.chat(stream=True)):
+            for refused in (
+                whole,
+                await served.http.get("/health"),
+                await served.chat(),
+                await served.chat(stream=True),
+            ):
                 assert refused.status_code == 503
                 assert body(refused)["type"] == "server_error"
             assert (await served.http.get("/v1/models")).status_code == 200

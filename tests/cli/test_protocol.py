@@ -39,16 +39,11 @@ def connection(server: Running) -> Iterator[socket.socket]:
 
 def answer(made: socket.socket) -> bytes:
     """One answer that states its length."""
-    received = b""
-    while b"\r\n\r\n" not in received:
-        assert (part := made.recv(65536)), received
-        received += part
-    head, _, body = received.partition(b"\r\n\r\n")
-    length = int(next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")).split()[1])
-    while len(body) < length:
-        assert (part := made.recv(65536))
-        body += part
-    return head
+    with made.makefile("rb") as lines:
+        head = list(iter(lines.readline, b"\r\n"))
+        length = int(next(line for line in head if line.lower().startswith(b"content-length")).split()[1])
+        assert len(lines.read(length)) == length
+        return head[0]
 
 
 def closed(made: socket.socket) -> bool:
@@ -137,7 +132,9 @@ def protocol(timeout: float) -> tuple[EnvelopeProtocol, Transport]:
     return made, transport
 
 
-@pytest.mark.parametrize(("acts", "ended"), [(["pause_writing"], "aborted"), (["pause_writing", "resume_writing"], None)])
+@pytest.mark.parametrize(
+    ("acts", "ended"), [(["pause_writing"], "aborted"), (["pause_writing", "resume_writing"], None)]
+)
 def test_an_answer_that_nobody_takes(acts: list[str], ended: str | None) -> None:
     async def work() -> None:
         made, transport = protocol(0.05)

@@ -1,7 +1,7 @@
 """What a model said, compared as strictly as its arithmetic allows.
 
-Small random models like to say the same few tokens whatever they have read, so tokens alone prove little: each comes with
-its log probability, which depends on everything before it, and no token comes twice.
+Small random models like to say the same few tokens whatever they have read, so tokens alone prove little: each comes
+with its log probability, which depends on everything before it, and no token comes twice.
 """
 
 from __future__ import annotations

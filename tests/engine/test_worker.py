@@ -93,9 +93,8 @@ class Trouble(ScriptedBackend):
         self.poison = POISON
 
     def prefill(self, key: int, tokens: Tokens[int]) -> None:
-        if list(tokens) == [EOS]:  # the worker wants to know whether anything can be read
-            return super().prefill(key, tokens)
-        with self.noted("prefill"):
+        # A single EOS: the worker wants to know whether anything can be read.
+        with contextlib.nullcontext() if list(tokens) == [EOS] else self.noted("prefill"):
             super().prefill(key, tokens)
 
     def decode(self, tokens: Tokens[int]) -> Logits:

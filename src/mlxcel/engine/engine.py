@@ -141,8 +141,9 @@ class Engine:
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Queue all of `requests` or none (event-loop thread only).
 
-        Raises Loading, Dead, Stuck, ContextOverflow (a prompt leaves no room for a single token in a slot), OverBudget (or in
-        memory), UnknownToken (in a prompt or a bias) or Busy (too little room in the queue), before anything is queued.
+        Raises Loading, Dead, Stuck, ContextOverflow (a prompt leaves no room for a single token in a slot), OverBudget
+        (or in memory), UnknownToken (in a prompt or a bias) or Busy (too little room in the queue), before anything is
+        queued.
         """
         info, context = self.info, self.slot_context
         if self._closing:
@@ -286,8 +287,8 @@ class Engine:
     def _watch(self) -> None:
         """End the requests that a worker which stands still keeps waiting, and look again when there may be more.
 
-        One that runs has waited since the step began, one in the queue at most that long: in a queue that moves, waiting
-        is no fault.
+        Their time runs from the beginning of the step, or from when they came: in a queue that moves, waiting is no
+        fault.
         """
         limit, still = self._config.stuck_after, self._worker.still_for
         if still >= limit:

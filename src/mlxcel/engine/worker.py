@@ -4,9 +4,9 @@ It alone loads, prefills, decodes and edits caches. New sequences come in throug
 flag on the `Generation`, and what happened in a step goes out as one batch of events.
 
 A prompt or a row that fails ends alone. A decode step that fails ends the rows that were in it, drops all caches, and
-the thread goes on; several of those in a row mean that the model is broken, and the thread gives up. So do prompts that
-fail when a single token fails too. A step that lacks memory is done again, once the prompt cache or the last sequence to
-arrive has given some back. A state that cannot be kept for later is not kept.
+the thread goes on; several of those in a row mean that the model is broken, and the thread gives up. Prompts that fail
+count too, if a single token then fails as well. A step that lacks memory is done again, once the prompt cache or the
+last sequence to arrive has given some back. A state that cannot be kept for later requests is not kept.
 
 A step that never ends cannot be noticed here; `still_for` lets others do it.
 """
