@@ -63,7 +63,6 @@ def test_a_step_that_hangs_ends_its_requests_and_shows(hang: Callable[[ScriptedB
                 (end,) = await ends(generation)
                 assert (end.reason, end.message) == (FinishReason.ERROR, "no progress for 0.3 s")
             assert engine.state is EngineState.STUCK
-            assert engine.info.name == "scripted"
             with pytest.raises(Stuck):
                 engine.submit([request("late")])
             assert await engine.reset_cache() == engine.cache_stats(), "nobody waits for a worker that hangs"

@@ -120,10 +120,12 @@ class Engine:
 
     @property
     def info(self) -> ModelInfo:
-        """The loaded model. Raises Loading or Dead when there is none."""
+        """The loaded model. Raises Loading, Dead or Stuck when nothing can be had of it."""
         state = self.state
         if state is EngineState.DEAD:
             raise Dead(str(self._failure or ""))
+        if state is EngineState.STUCK:
+            raise Stuck
         if self._info is None:
             raise Loading
         return self._info
@@ -135,7 +137,7 @@ class Engine:
 
     @property
     def slot_context(self) -> int:
-        """Tokens each slot has for prompt and generation together. Raises Loading or Dead."""
+        """Tokens each slot has for prompt and generation together. Raises what `info` raises."""
         return self._config.slot_context(self.info.context_window, self._slots)
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -148,8 +150,6 @@ class Engine:
         info, context = self.info, self.slot_context
         if self._closing:
             raise Dead("the server is shutting down")
-        if self.state is EngineState.STUCK:
-            raise Stuck
         for request in requests:
             if len(request.prompt) >= context:
                 raise ContextOverflow(len(request.prompt), context)

@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from mlxcel.api.state import AppState
 from mlxcel.engine.engine import EngineState
-from mlxcel.engine.errors import Stuck
 
 
 class Batch(msgspec.Struct):
@@ -50,8 +49,6 @@ async def health(state: AppState, request: Request) -> Response:
     engine = state.engine
     if engine.state is EngineState.LOADING:
         return _answer({"status": "loading model"}, ok=False)
-    if engine.state is EngineState.STUCK:
-        raise Stuck
     model, numbers = await state.model(), engine.snapshot()
     free = numbers.active_sequences < numbers.max_batch_size
     body = Health(
