@@ -8,7 +8,7 @@ from __future__ import annotations
 
 PIECE_SECONDS = 0.3
 """How long streams may wait for a piece of a prompt."""
-LEAST_SHARE = 1 / 3
+LEAST_SHARE = 0.4
 """Of the time, for the prompt: where decoding is slow, pieces may take longer, or a prompt would never be read."""
 FIRST_PIECE = 128
 """Tokens where nothing is known about the time they take."""
@@ -33,11 +33,11 @@ class Pace:
         """Tokens to read of a prompt of which `start` are read; 0: all."""
         if self._most <= 0:
             return 0
-        tokens = FIRST_PIECE
+        tokens: float = FIRST_PIECE
         if self._rate is not None and start <= 2 * self._place + self._most:  # not much deeper than was measured
             share = self._interval * self._step * LEAST_SHARE / (1 - LEAST_SHARE)
-            tokens = int(self._rate * max(PIECE_SECONDS, share))
-        return min(self._most, max(UNIT, tokens // UNIT * UNIT))
+            tokens = self._rate * max(PIECE_SECONDS, share)
+        return min(self._most, max(UNIT, round(min(tokens, self._most) / UNIT) * UNIT))
 
     def read(self, tokens: int, end: int, seconds: float) -> None:
         """A piece was read, up to the place `end` of its prompt. seconds: 0 when nobody looked."""
