@@ -27,7 +27,7 @@ def read(pace: Pace, length: int, seconds: float, deeper: float, step: float, in
 def test_the_first_piece_is_careful_and_the_next_ones_fit() -> None:
     pieces = read(Pace(512, 16), 8000, seconds=1e-3, deeper=1e-6, step=1e-3, interval=16)
     assert pieces[0][0] == FIRST_PIECE
-    assert all(took < 1.3 * PIECE_SECONDS for _, took in pieces)
+    assert all(took < 1.4 * PIECE_SECONDS for _, took in pieces)
     assert all(took > 0.45 * PIECE_SECONDS for _, took in pieces[1:-1])
     sizes = [tokens for tokens, _ in pieces[1:-1]]
     assert sizes == sorted(sizes, reverse=True), "deeper in a prompt each token costs more"

@@ -123,7 +123,7 @@ def test_beside_rows_a_prompt_that_takes_long_is_read_in_smaller_pieces() -> Non
             else:
                 scheduler.decoded(seconds=0.01)
     assert sizes[:2] == [512, 487], "nobody is waiting"
-    assert sizes[2:] == [160] * 3, "0.3 s at 500 tokens a second, in multiples of 32"
+    assert sizes[2:] == [128] * 3, "a quarter of a second at 500 tokens a second, in multiples of 32"
 
 
 def test_a_prompt_that_fails_has_taken_its_time_too() -> None:

@@ -6,7 +6,7 @@ what was measured. Pure arithmetic over the seconds it is told, without a clock.
 
 from __future__ import annotations
 
-PIECE_SECONDS = 0.3
+PIECE_SECONDS = 0.25
 """How long streams may wait for a piece of a prompt."""
 LEAST_SHARE = 0.4
 """Of the time, for the prompt: where decoding is slow, pieces may take longer, or a prompt would never be read."""
