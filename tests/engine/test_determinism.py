@@ -100,7 +100,7 @@ def test_who_steps_back_goes_on_with_the_same_text(model: tuple[str, str]) -> No
         try:
             (generation,) = engine.submit([low])
             while engine.snapshot().total_decode_tokens == 0:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
             rivals = engine.submit(high)
             answer = await said(generation, exact=is_exact(*model))
             for rival in rivals:
