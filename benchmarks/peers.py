@@ -36,6 +36,8 @@ class ServerSettings:
     slots: int
     slot_context: int
     """Tokens of context for each slot."""
+    flags: tuple[str, ...] = ()
+    """More, for ours alone."""
 
 
 class ServerProcess:
@@ -56,6 +58,7 @@ class ServerProcess:
             *(str(Path(sys.executable).with_name("mlxcel-server")), "--model", str(settings.model.resolve())),
             *("--host", "127.0.0.1", "--port", str(port), "--parallel", str(settings.slots)),
             *("--ctx-size", str(settings.slots * settings.slot_context)),
+            *settings.flags,
         ]
         return cls("ours", command, port, settings.threads, log)
 

@@ -50,7 +50,7 @@ class NetworkConfig:
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_prefix: str = ""
     timeout: int = 3600
-    """Seconds an idle keep-alive connection may stay open."""
+    """Seconds a connection may wait for its client: to begin a request, to finish it, or to read the answer."""
     sse_ping_interval: float = 30.0
     """Seconds between SSE keep-alive comments; -1: none."""
     cors_origins: tuple[str, ...] = ("*",)
@@ -62,6 +62,9 @@ class NetworkConfig:
     ssl_cert_file: Path | None = None
     ssl_key_file: Path | None = None
 
+
+STUCK_GUARD = 300.0
+"""Seconds without progress that are borne even when no limit is wanted: nobody can wait for ever."""
 
 MIN_SLOT_CONTEXT = 512
 """Least tokens of context a slot is started with."""
@@ -80,9 +83,11 @@ class EngineConfig:
     max_queue_depth: int = 32
     """Requests that may wait for a slot before the server answers 503."""
     prefill_chunk_size: int | None = None
-    """Prompt tokens per prefill step; 0: the whole prompt at once; None: 2048 on a GPU, 512 on a CPU."""
+    """Most prompt tokens per prefill step; 0: the whole prompt at once; None: 2048 on a GPU, 512 on a CPU."""
     prefill_grant_interval: int = 16
     """Decode steps between two chunks of a parked prefill; 0: decode until the batch drains."""
+    decode_timeout: float = 600.0
+    """Seconds without progress after which a running request ends; 0: `STUCK_GUARD`."""
     n_predict: int = -1
     """Default generation budget when a request names none; -1: the rest of the context."""
     no_cont_batching: bool = False
@@ -100,6 +105,11 @@ class EngineConfig:
         if self.no_cont_batching:
             return 1
         return self.max_batch_size or self.parallel
+
+    @property
+    def stuck_after(self) -> float:
+        """Seconds after which a step of the model counts as hanging."""
+        return self.decode_timeout or STUCK_GUARD
 
     def slot_context(self, window: int, slots: int) -> int:
         """Tokens of context for each of `slots` slots, of a model that was made for `window`."""

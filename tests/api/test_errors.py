@@ -15,12 +15,12 @@ from mlxcel.api.app import create_app
 from mlxcel.api.connection import ClientGone
 from mlxcel.api.errors import ApiError, ErrorBoundary, invalid, to_api_error
 from mlxcel.chat.errors import PromptError
-from mlxcel.config import ServerConfig
+from mlxcel.config import EngineConfig, NetworkConfig, ServerConfig
 from mlxcel.engine.backend import Backend, KvLimit
-from mlxcel.engine.engine import Engine
-from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading
+from mlxcel.engine.engine import Engine, EngineState
+from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading, Stuck
 
-from .stub import client, run, says, serving, with_info
+from .stub import AsgiCall, client, frames, run, says, serving, until, with_info
 
 
 def body(response: httpx.Response) -> dict[str, Any]:
@@ -36,6 +36,7 @@ def body(response: httpx.Response) -> dict[str, Any]:
         (Busy(), 503, "server_busy", None),
         (Loading(), 503, "server_busy", None),
         (Dead("secret"), 503, "server_error", None),
+        (Stuck(), 503, "server_error", None),
         (ContextOverflow(900, 512), 400, "invalid_request_error", "context_length_exceeded"),
         (PromptError("roles must alternate"), 400, "invalid_request_error", None),
         (HTTPException(418, "teapot"), 418, "invalid_request_error", None),
@@ -247,6 +248,36 @@ def test_requests_that_wait_when_the_worker_dies_get_503() -> None:
             assert 503 in statuses
             assert statuses <= {500, 503}
             assert (await served.http.get("/health")).status_code == 503
+
+    run(work())
+
+
+def test_a_step_that_hangs_is_no_health_and_ends_what_waits_for_it() -> None:
+    """A stream gets pings, then an end that says what it is; a whole answer gets an error."""
+
+    async def work() -> None:
+        config = ServerConfig(engine=EngineConfig(decode_timeout=0.5), network=NetworkConfig(sse_ping_interval=0.01))
+        async with serving(says("abc"), config) as served:
+            served.backend.gate.clear()
+            stream = AsgiCall(served.app, "/v1/completions", {"prompt": "hi", "stream": True})
+            whole = await served.chat()
+            await stream.task
+            assert stream.text.count(":\n\n") >= 2
+            assert frames(stream.text)[-1]["choices"][0]["finish_reason"] == "error"
+            for refused in (
+                whole,
+                await served.http.get("/health"),
+                await served.http.get("/v1/models"),
+                await served.chat(),
+                await served.chat(stream=True),
+            ):
+                assert refused.status_code == 503
+                assert body(refused)["type"] == "server_error"
+            served.backend.gate.set()
+            await until(lambda: served.engine.state is EngineState.READY)
+            await served.idle()
+            assert (await served.http.get("/health")).json()["status"] == "ok"
+            assert (await served.chat()).status_code == 200
 
     run(work())
 

@@ -103,6 +103,7 @@ SETTINGS = {
     "--enable-preemption": (None, True),
     "--context-shift": (None, True),
     "--keep": ("-1", -1),
+    "--decode-timeout": ("2.5", 2.5),
     "--log-file": ("/log", Path("/log")),
     "--log-disable": (None, True),
     "--log-colors": ("off", "off"),
@@ -111,6 +112,9 @@ SETTINGS = {
 }
 """For each served flag: its value (or the whole word, or nothing for a switch), and what lands in the configuration.
 The rows that read files or need another flag have tests of their own."""
+
+WITHOUT_EFFECT = {"--max-batch-prefill": "8", "--max-batch-prefill-tokens": "0"}
+"""Taken from existing command lines, with a help text that says so."""
 
 ALONE_ELSEWHERE = {
     "--apc-hash",
@@ -145,7 +149,7 @@ def test_spellings_are_spelled_like_flags() -> None:
 
 
 def test_every_served_flag_is_tested_here() -> None:
-    assert {flag.name for flag in SERVED_FLAGS} == SETTINGS.keys() | ALONE_ELSEWHERE
+    assert {flag.name for flag in SERVED_FLAGS} == SETTINGS.keys() | ALONE_ELSEWHERE | WITHOUT_EFFECT.keys()
 
 
 def test_every_field_of_the_configuration_has_a_flag() -> None:
@@ -176,6 +180,13 @@ def test_a_served_flag_lands_in_the_configuration_by_every_spelling(flag: Flag) 
         assert value_at(configured(*argv), flag.target) == expected
     for variable in flag.env:
         assert value_at(configured(**{variable: text}), flag.target) == expected
+
+
+def test_flags_without_effect_say_so() -> None:
+    argv = [word for pair in WITHOUT_EFFECT.items() for word in pair]
+    assert configured(*argv) == ServerConfig()
+    for flag in SERVED_FLAGS:
+        assert (flag.name in WITHOUT_EFFECT) == flag.help.startswith("No effect")
 
 
 def test_the_default_in_the_help_is_the_default() -> None:

@@ -124,3 +124,9 @@ print(sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
 """
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert process.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_limit_that_would_be_none_is_a_guard_and_that_is_told(tmp_path: Path) -> None:
+    process = start("--decode-timeout", "0", "--port", "0", "--offline", "--model", "no/model", cwd=tmp_path)
+    assert process.returncode == 1
+    assert "--decode-timeout 0: a request without progress still ends after 300 s" in process.stdout + process.stderr

@@ -71,6 +71,10 @@ class Running:
         self.ended = threading.Event()
         self._stopped = False
 
+    @property
+    def url(self) -> str:
+        return self._listener.url
+
     def stop(self) -> None:
         """Send the signal, once."""
         if not self._stopped and not self.ended.is_set():

@@ -151,8 +151,8 @@ def test_a_queue_that_is_full_refuses_all_of_a_group() -> None:
             last = engine.submit([request("c")])
             with pytest.raises(Busy):
                 engine.submit([request("d")])
-            await until(lambda: engine.snapshot().active_sequences == 2)
-            assert engine.snapshot().queue_depth == 3
+            await until(lambda: engine.snapshot().active_sequences == 1)
+            assert engine.snapshot().queue_depth == 4
             backend.gate.set()
             assert [(await collect(g))[0] for g in [*first, *last]] == ["0", "1", "2", "3", "c"]
             snapshot = engine.snapshot()

@@ -28,6 +28,17 @@ def run_step(scheduler: Scheduler) -> Step | None:
     return step
 
 
+def settled(*sequences: Sequence, slots: int = 2, preemption: bool = False) -> Scheduler:
+    """A scheduler whose rows these are, each of which has had a token since the last prompt was read."""
+    scheduler = Scheduler(slots=slots, chunk=2, grant_interval=1, preemption=preemption)
+    for item in sequences:
+        scheduler.add(item)
+        while item not in scheduler.rows:
+            run_step(scheduler)
+    assert isinstance(run_step(scheduler), Decode)
+    return scheduler
+
+
 def test_a_long_prompt_comes_in_chunks_and_covers_all_but_its_last_token() -> None:
     scheduler = Scheduler(slots=2, chunk=4, grant_interval=2)
     scheduler.add(sequence(11))
@@ -61,8 +72,8 @@ def test_running_rows_get_their_steps_between_two_chunks() -> None:
     scheduler.add(sequence(1))
     run_step(scheduler)
     scheduler.add(sequence(7))
-    kinds = [type(run_step(scheduler)).__name__ for _ in range(10)]
-    assert kinds == ["Prefill", *["Decode"] * 3, "Prefill", *["Decode"] * 3, "Prefill", "Decode"]
+    kinds = [type(run_step(scheduler)).__name__ for _ in range(11)]
+    assert kinds == ["Decode", "Prefill", *["Decode"] * 3, "Prefill", *["Decode"] * 3, "Prefill", "Decode"]
 
 
 def test_grant_interval_zero_waits_for_the_batch_to_drain() -> None:
@@ -71,6 +82,7 @@ def test_grant_interval_zero_waits_for_the_batch_to_drain() -> None:
     scheduler.add(row)
     run_step(scheduler)
     scheduler.add(sequence(7))
+    assert isinstance(run_step(scheduler), Decode)
     assert isinstance(run_step(scheduler), Prefill)
     assert all(isinstance(run_step(scheduler), Decode) for _ in range(50))
     scheduler.remove(row)
@@ -82,9 +94,47 @@ def test_priority_orders_the_queue_and_arrival_orders_a_class() -> None:
     low, first, second, high = (sequence(5, p) for p in (Priority.LOW, Priority.NORMAL, Priority.NORMAL, Priority.HIGH))
     for item in (low, first, second, high):
         scheduler.add(item)
-    for _ in range(4):
+    for _ in range(7):
         run_step(scheduler)
     assert scheduler.rows == (high, first, second, low)
+
+
+def test_there_is_a_token_for_everyone_between_any_two_prompts() -> None:
+    scheduler = Scheduler(slots=4, chunk=0, grant_interval=16)
+    for _ in range(3):
+        scheduler.add(sequence(5))
+    kinds = [type(run_step(scheduler)).__name__ for _ in range(6)]
+    assert kinds == ["Prefill", "Decode"] * 3
+
+
+def test_beside_rows_a_prompt_that_takes_long_is_read_in_smaller_pieces() -> None:
+    scheduler = Scheduler(slots=2, chunk=512, grant_interval=1)
+    row = sequence(1000)
+    scheduler.add(row)
+    sizes = []
+    for length in (1000, 3000):
+        if length == 3000:
+            scheduler.add(sequence(length))
+        for _ in range(5):
+            step = scheduler.next_step()
+            if isinstance(step, Prefill):
+                sizes.append(step.end - step.start)
+                scheduler.prefilled(step, seconds=(step.end - step.start) * 0.002)
+            else:
+                scheduler.decoded(seconds=0.01)
+    assert sizes[:2] == [512, 487], "nobody is waiting"
+    assert sizes[2:] == [128] * 3, "a quarter of a second at 500 tokens a second, in multiples of 32"
+
+
+def test_a_prompt_that_fails_has_taken_its_time_too() -> None:
+    scheduler = settled(sequence(1))
+    bad, next_one = sequence(5), sequence(5)
+    for item in (bad, next_one):
+        scheduler.add(item)
+    assert isinstance(scheduler.next_step(), Prefill)
+    scheduler.remove(bad)
+    assert isinstance(run_step(scheduler), Decode)
+    assert isinstance(scheduler.next_step(), Prefill)
 
 
 def test_nothing_is_admitted_without_a_free_slot() -> None:
@@ -111,16 +161,14 @@ def refuse(item: Sequence, decoding: bool) -> bool:
 
 
 def test_who_gets_no_memory_waits_until_somebody_leaves_and_is_not_overtaken() -> None:
-    scheduler = Scheduler(slots=3, chunk=0, grant_interval=1)
     row, waiting, later = (sequence(5) for _ in range(3))
+    scheduler = settled(row, slots=3)
     asked: list[Sequence] = []
 
     def admit(item: Sequence, decoding: bool) -> bool:
         asked.append(item)
         return refuse(item, decoding)
 
-    scheduler.add(row)
-    run_step(scheduler)
     scheduler.add(waiting)
     scheduler.add(later)
     assert all(isinstance(scheduler.next_step(admit), Decode) for _ in range(5))
@@ -137,11 +185,8 @@ def test_who_gets_no_memory_waits_until_somebody_leaves_and_is_not_overtaken() -
 
 
 def test_a_sequence_that_gave_its_place_back_comes_before_those_that_came_later() -> None:
-    scheduler = Scheduler(slots=2, chunk=0, grant_interval=1)
     first, second, third = (sequence(5) for _ in range(3))
-    for item in (first, second):
-        scheduler.add(item)
-        run_step(scheduler)
+    scheduler = settled(first, second)
     scheduler.add(third)
     assert scheduler.last_in() is second
     scheduler.requeue(second, for_memory=True)
@@ -154,9 +199,7 @@ def test_a_sequence_that_gave_its_place_back_comes_before_those_that_came_later(
 
 
 def test_the_prompt_being_read_may_be_the_last_in() -> None:
-    scheduler = Scheduler(slots=2, chunk=2, grant_interval=1)
-    scheduler.add(sequence(1))
-    run_step(scheduler)
+    scheduler = settled(sequence(1))
     parked = sequence(9)
     scheduler.add(parked)
     run_step(scheduler)
@@ -167,11 +210,8 @@ def test_the_prompt_being_read_may_be_the_last_in() -> None:
 
 def test_a_higher_priority_takes_the_place_of_a_lower_one_on_request() -> None:
     for preemption in (True, False):
-        scheduler = Scheduler(slots=2, chunk=0, grant_interval=1, preemption=preemption)
         normal, low = sequence(5), sequence(5, Priority.LOW)
-        for item in (low, normal):
-            scheduler.add(item)
-            run_step(scheduler)
+        scheduler = settled(low, normal, preemption=preemption)
         same, high = sequence(5), sequence(5, Priority.HIGH)
         scheduler.add(high)
         step = scheduler.next_step()
@@ -187,10 +227,8 @@ def test_a_higher_priority_takes_the_place_of_a_lower_one_on_request() -> None:
 
 
 def test_memory_is_taken_from_a_lower_priority_too() -> None:
-    scheduler = Scheduler(slots=4, chunk=0, grant_interval=1, preemption=True)
     low = sequence(5, Priority.LOW)
-    scheduler.add(low)
-    run_step(scheduler)
+    scheduler = settled(low, preemption=True)
     scheduler.add(sequence(5, Priority.HIGH))
     step = scheduler.next_step(refuse)
     assert isinstance(step, Preempt)
@@ -217,6 +255,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(slots=self.SLOTS, chunk=self.CHUNK, grant_interval=self.GRANT, preemption=True)
         self.model: set[Sequence] = set()
         self.decodes_while_parked = 0
+        self.read_last = False
         self.room = True
 
     @rule(target=alive, length=st.integers(1, 30), priority=st.sampled_from(Priority))
@@ -265,10 +304,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             if isinstance(step, Prefill):
                 assert step.start == step.sequence.prefilled
                 assert step.end - step.start <= self.CHUNK
+                assert not (self.read_last and self.scheduler.rows), "rows wait for two prompts"
+                self.read_last = True
                 self.decodes_while_parked = 0
                 self.scheduler.prefilled(step)
             elif isinstance(step, Decode):
                 assert step.rows
+                self.read_last = False
                 parked = before > len(step.rows)
                 self.decodes_while_parked += parked
                 assert self.decodes_while_parked <= self.GRANT, "a parked prompt starves"

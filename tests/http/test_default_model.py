@@ -99,7 +99,10 @@ def test_logprobs_join_to_the_text(client: OpenAI) -> None:
 def test_a_seed_repeats_alone_and_in_company(client: OpenAI) -> None:
     fields: dict[str, Any] = {"temperature": 1.0, "seed": 11, "max_tokens": 6}
     alone = ask(client, "Tell me a story.", **fields)
-    assert ask(client, "Tell me a story.", **fields) == alone
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        others = [pool.submit(ask, client, f"Say {number}.", temperature=1.0, max_tokens=20) for number in range(3)]
+        assert pool.submit(ask, client, "Tell me a story.", **fields).result() == alone
+        assert all(other.result() for other in others)
     assert ask(client, "Tell me a story.", **{**fields, "seed": 12}) != alone
 
 

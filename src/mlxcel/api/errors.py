@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlxcel.api.connection import ClientGone
 from mlxcel.chat.errors import PromptError
-from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading, OverBudget, UnknownToken
+from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading, OverBudget, Stuck, UnknownToken
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +101,8 @@ def to_api_error(error: Exception) -> ApiError:
         case Dead():
             # The cause may name files and addresses; it is in the log.
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_ERROR, "The model worker has exited.")
+        case Stuck():
+            return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_ERROR, str(error))
         case msgspec.DecodeError():
             return _undecodable(error)
         case HTTPException():

@@ -64,7 +64,7 @@ class AppState:
         self._preparing = asyncio.Lock()
 
     async def model(self) -> ServedModel:
-        """The loaded model. Raises Loading or Dead."""
+        """The loaded model. Raises Loading, Dead or Stuck."""
         info = self.engine.info
         async with self._preparing:
             if self._model is None:

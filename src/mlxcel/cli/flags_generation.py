@@ -21,6 +21,7 @@ from mlxcel.cli.values import (
     template_source,
     text,
 )
+from mlxcel.config import STUCK_GUARD
 
 ENGINE = "Context and scheduling"
 SAMPLING = "Sampling defaults"
@@ -51,7 +52,7 @@ CONTEXT_FLAGS = (
         "--prefill-chunk-size",
         integer(least=0),
         "engine.prefill_chunk_size",
-        "Prompt tokens evaluated in one step; 0 for the whole prompt",
+        "Prompt tokens evaluated in one step, fewer where running streams would wait long; 0 for the whole prompt",
         default="2048 on a GPU, 512 on a CPU",
         env="MLXCEL_PREFILL_CHUNK",
     ),
@@ -84,6 +85,30 @@ ENGINE_FLAGS = (
         "engine.max_queue_depth",
         "Requests that may wait for a slot before the answer is 503",
         default="32",
+    ),
+    row(
+        ENGINE,
+        "--max-batch-prefill",
+        integer(least=1),
+        "",
+        "No effect: prompts are read one after the other, which is sooner on average (docs/performance.md)",
+    ),
+    row(
+        ENGINE,
+        "--max-batch-prefill-tokens",
+        integer(least=0),
+        "",
+        "No effect, like --max-batch-prefill",
+        env="MLXCEL_MAX_BATCH_PREFILL_TOKENS",
+    ),
+    row(
+        ENGINE,
+        "--decode-timeout",
+        number("SECONDS", least=0),
+        "engine.decode_timeout",
+        f"Time without progress after which a running request ends with an error; 0 for {STUCK_GUARD:g}",
+        default="600",
+        env="MLXCEL_DECODE_TIMEOUT",
     ),
     row(
         ENGINE,

@@ -191,7 +191,7 @@ NETWORK_FLAGS = (
         "--timeout -to",
         integer("SECONDS", least=1),
         "network.timeout",
-        "Time an idle connection may stay open",
+        "Time a connection may wait for its client: to ask, to finish asking, to take the answer",
         default="3600",
         env="LLAMA_ARG_TIMEOUT",
     ),

@@ -146,11 +146,8 @@ _SCHEDULING = Group(
     (
         Row("--batch-size -b", "N", "*", "LLAMA_ARG_BATCH"),
         Row("--ubatch-size -ub", "N", "*", "LLAMA_ARG_UBATCH"),
-        Row("--max-batch-prefill", "N"),
-        Row("--max-batch-prefill-tokens", "N", "0", "MLXCEL_MAX_BATCH_PREFILL_TOKENS"),
         Row("--max-kv-size", "N"),
         Row("--decode-storage-backend", "TYPE", "auto dense", "MLXCEL_SERVER_DECODE_STORAGE"),
-        Row("--decode-timeout", "SECONDS", "", "MLXCEL_DECODE_TIMEOUT"),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as uvicorn's h11 protocol speaks it, with our error envelope.
+"""HTTP/1.1 as uvicorn's h11 protocol speaks it, with our error envelope and limits on waiting for the client.
 
 h11 and not httptools: that one drops the body of a request that offers an upgrade, as Java's client does with every
 request, and then reads the body as the next request. h11 also limits the size of headers.
@@ -6,13 +6,57 @@ request, and then reads the body as the next request. h11 also limits the size o
 
 from __future__ import annotations
 
+import asyncio
+
 import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class EnvelopeProtocol(H11Protocol):
-    """Answers what is no HTTP at all in the same shape as every other error."""
+    """Answers what is no HTTP at all in the same shape as every other error, and closes connections whose client takes
+    longer than the keep-alive time to send a whole request, or to read what it was sent.
+
+    uvicorn itself only closes those that are idle after an answer.
+    """
+
+    _asking: asyncio.TimerHandle | None = None
+    """Runs out unless the request under way is complete by then."""
+    _reading: asyncio.TimerHandle | None = None
+    """Runs out unless the client has taken enough of the answer by then."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client is there; from now on it has to ask something."""
+        super().connection_made(transport)
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the limits."""
+        super().connection_lost(exc)
+        self._asking = _cancelled(self._asking)
+        self._reading = _cancelled(self._reading)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request; with the first of them its time begins."""
+        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            self._asking = _cancelled(self._asking)
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        """What has arrived so far is looked at: after each piece of it, and after each answer."""
+        super().handle_events()
+        if not self.transport.is_closing():
+            self._await_request()
+
+    def pause_writing(self) -> None:
+        """The client does not take its answer as fast as it is made."""
+        super().pause_writing()
+        self._reading = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has taken most of it."""
+        super().resume_writing()
+        self._reading = _cancelled(self._reading)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse and close. Before a request was read, and never in the middle of an answer."""
@@ -21,3 +65,15 @@ class EnvelopeProtocol(H11Protocol):
         for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _await_request(self) -> None:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._asking = _cancelled(self._asking)
+        elif self._asking is None:
+            self._asking = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+    """Stop a timer, if there is one."""
+    if timer is not None:
+        timer.cancel()

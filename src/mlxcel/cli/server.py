@@ -52,6 +52,10 @@ def _run(arguments: Arguments) -> int:
             log.warning("--host PATH --port 0 is an old way to name a Unix socket; let the name end in .sock")
         if not listener.is_local and not config.network.api_keys:
             log.warning("%s can be reached from other machines without a key; see --api-key", listener.url)
+        if not config.engine.decode_timeout:
+            log.warning(
+                "--decode-timeout 0: a request without progress still ends after %g s", config.engine.stuck_after
+            )
         _check_template(config)
         with interruptible(), shown_progress(sys.stderr, os.environ) as progress:
             model = resolve(config.model, progress)

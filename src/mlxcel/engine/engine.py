@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import enum
 import itertools
+import logging
+import math
 import threading
 import time
 import weakref
@@ -17,7 +19,7 @@ from mlxcel.engine.admission import Admission
 from mlxcel.engine.backend import Backend, ModelInfo
 from mlxcel.engine.cache.prompt_cache import PromptCache
 from mlxcel.engine.cache.stats import CacheStats, empty_stats
-from mlxcel.engine.errors import BadConfig, Busy, ContextOverflow, Dead, Loading, OverBudget, UnknownToken
+from mlxcel.engine.errors import BadConfig, Busy, ContextOverflow, Dead, Loading, OverBudget, Stuck, UnknownToken
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest
@@ -26,8 +28,15 @@ from mlxcel.engine.sequence import ContextShift
 from mlxcel.engine.sequence import Sequence as EngineSequence
 from mlxcel.engine.worker import Prepared, Worker
 
+log = logging.getLogger(__name__)
+
 PREFILL_CHUNK = {"cpu": 512}
 DEFAULT_PREFILL_CHUNK = 2048
+
+WATCH_INTERVAL = 1.0
+"""Seconds between two looks at a worker that stands still."""
+CLOSE_GRACE = 1.0
+"""Seconds for the worker to say its last, before it is no longer waited for by those who read events."""
 
 
 class EngineState(enum.Enum):
@@ -35,6 +44,8 @@ class EngineState(enum.Enum):
 
     LOADING = "loading"
     READY = "ready"
+    STUCK = "stuck"
+    """READY, but a step has lasted too long. It may still end."""
     DEAD = "dead"
 
 
@@ -75,6 +86,8 @@ class Engine:
         self._slots = config.slots
         self._failure: BaseException | None = None
         self._closing = False
+        self._close_by: float | None = None
+        self._watcher: asyncio.TimerHandle | None = None
         self._keys = itertools.count()
         self._in_flight = 0
         self._in_flight_lock = threading.Lock()
@@ -86,6 +99,7 @@ class Engine:
         """Start the worker thread, which loads the model first. Call it inside the event loop that reads events."""
         self._loop = asyncio.get_running_loop()
         self._settled = asyncio.Event()
+        self._watcher = self._loop.call_later(self._config.stuck_after, self._watch)
         self._worker.start()
 
     async def wait_ready(self) -> ModelInfo:
@@ -100,14 +114,18 @@ class Engine:
         """LOADING until the model is there, DEAD once the worker has ended."""
         if self._failure is not None or (self._info is not None and not self._worker.is_alive()):
             return EngineState.DEAD
-        return EngineState.LOADING if self._info is None else EngineState.READY
+        if self._info is None:
+            return EngineState.LOADING
+        return EngineState.STUCK if self._worker.still_for >= self._config.stuck_after else EngineState.READY
 
     @property
     def info(self) -> ModelInfo:
-        """The loaded model. Raises Loading or Dead when there is none."""
+        """The loaded model. Raises Loading, Dead or Stuck when nothing can be had of it."""
         state = self.state
         if state is EngineState.DEAD:
             raise Dead(str(self._failure or ""))
+        if state is EngineState.STUCK:
+            raise Stuck
         if self._info is None:
             raise Loading
         return self._info
@@ -119,14 +137,15 @@ class Engine:
 
     @property
     def slot_context(self) -> int:
-        """Tokens each slot has for prompt and generation together. Raises Loading or Dead."""
+        """Tokens each slot has for prompt and generation together. Raises what `info` raises."""
         return self._config.slot_context(self.info.context_window, self._slots)
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Queue all of `requests` or none (event-loop thread only).
 
-        Raises Loading, Dead, ContextOverflow (a prompt leaves no room for a single token in a slot), OverBudget (or in
-        memory), UnknownToken (in a prompt or a bias) or Busy (too little room in the queue), before anything is queued.
+        Raises Loading, Dead, Stuck, ContextOverflow (a prompt leaves no room for a single token in a slot), OverBudget
+        (or in memory), UnknownToken (in a prompt or a bias) or Busy (too little room in the queue), before anything is
+        queued.
         """
         info, context = self.info, self.slot_context
         if self._closing:
@@ -168,16 +187,26 @@ class Engine:
     async def close(self, drain: float = 0.0, patience: float = 30.0) -> None:
         """Refuse new work, let running sequences end for at most `drain` seconds, then stop the worker.
 
-        patience: seconds to wait for the step that the worker is in; then it is left to the end of the process.
+        patience: seconds from the first call to wait for the step that the worker is in, unless it stands still; then
+        it is left to the end of the process.
         """
         self._closing = True
         deadline = time.monotonic() + drain
         while self._in_flight and time.monotonic() < deadline and self.state is EngineState.READY:
             await asyncio.sleep(0.02)
         self._worker.stop()
-        if self._worker.is_alive():
-            await asyncio.to_thread(self._worker.join, patience)
+        await self._join(CLOSE_GRACE)
         self._end_live("the server is shutting down")
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._close_by is None:
+            self._close_by = time.monotonic() + patience
+        if self.state is not EngineState.STUCK:
+            await self._join(self._close_by - time.monotonic())
+
+    async def _join(self, seconds: float) -> None:
+        if seconds > 0 and self._worker.is_alive():
+            await asyncio.to_thread(self._worker.join, seconds)
 
     def cache_stats(self) -> CacheStats:
         """The prompt cache in numbers (any thread)."""
@@ -238,6 +267,8 @@ class Engine:
 
     def _died(self, cause: BaseException) -> None:
         self._failure = cause
+        if self._info is not None:  # otherwise whoever waits for the model tells it
+            log.critical("the model worker has ended; nothing is generated until a restart", exc_info=cause)
         self._on_loop(self._settled.set)
         self._on_loop(self._end_live, str(Dead(str(cause))))
 
@@ -253,14 +284,28 @@ class Engine:
                 self._live.discard(generation)
             generation.deliver(event)
 
-    def _end_live(self, message: str) -> None:
+    def _watch(self) -> None:
+        """End the requests that a worker which stands still keeps waiting, and look again when there may be more.
+
+        Their time runs from the beginning of the step, or from when they came: in a queue that moves, waiting is no
+        fault.
+        """
+        limit, still = self._config.stuck_after, self._worker.still_for
+        if still >= limit:
+            latest = time.monotonic() - limit
+            self._end_live(f"no progress for {limit:g} s", submitted_by=latest)
+        self._watcher = self._loop.call_later(limit - still if still < limit else WATCH_INTERVAL, self._watch)
+
+    def _end_live(self, message: str, submitted_by: float = math.inf) -> None:
         """Nothing more will come for the sequences that are still open: say so, or their readers would hang."""
-        for generation in list(self._live):
+        ended = [generation for generation in self._live if generation.submitted <= submitted_by]
+        for generation in ended:
             usage = Usage(len(generation.request.prompt), 0)
-            generation.deliver(
-                Finished(FinishReason.ERROR, StopKind.NONE, usage, Timings(0.0, 0.0, 0.0), message=message)
-            )
-        self._live.clear()
+            end = Finished(FinishReason.ERROR, StopKind.NONE, usage, Timings(0.0, 0.0, 0.0), message=message)
+            generation.abandon(end)
+            self._live.discard(generation)
+        if ended:
+            log.error("%d requests ended with an error: %s", len(ended), message)
         for reset in list(self._resets):
             _settle(reset, self.cache_stats())
 

@@ -28,6 +28,13 @@ class Dead(EngineError):
         super().__init__("The model worker has exited" + (f": {cause}" if cause else "."))
 
 
+class Stuck(EngineError):
+    """The worker thread has been in one step for longer than may be; nothing is generated until that ends."""
+
+    def __init__(self) -> None:
+        super().__init__("The model worker does not respond.")
+
+
 class ContextOverflow(EngineError):
     """The prompt does not fit the context of a slot."""
 

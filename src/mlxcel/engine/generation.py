@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 
@@ -15,6 +16,7 @@ class Generation:
 
     def __init__(self, request: GenerationRequest) -> None:
         self.request = request
+        self.submitted = time.monotonic()
         self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
@@ -42,6 +44,11 @@ class Generation:
         if not self._cancelled:
             self._events.append(event)
             self._wake()
+
+    def abandon(self, end: Finished) -> None:
+        """End it from this side: `end` is its last event, and the worker frees its slot as after `cancel`."""
+        self.deliver(end)
+        self._cancelled = True
 
     def __aiter__(self) -> AsyncIterator[Event]:
         """Events in order; ends after `Finished`, or when cancelled."""

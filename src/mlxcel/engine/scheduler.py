@@ -2,9 +2,11 @@
 
 Pure bookkeeping: no model, no clock, no threads, so that its promises can be tested by driving it.
 
-A prompt longer than a chunk is prefilled piece by piece ("parked" in between), and decoding rows get at least
-`grant_interval` steps between two pieces. With C chunks, a decode step of D and a chunk of P seconds, the prompt is
-ready after at most C * (grant_interval * D + P), and a running stream never waits longer than D + P for a token.
+A prompt longer than a chunk is prefilled piece by piece ("parked" in between), and decoding rows get
+`grant_interval` steps between two pieces. With C pieces, a decode step of D and a piece of P seconds, the prompt is
+ready after at most C * (grant_interval * D + P), and a running stream never waits longer than D + P for a token: there
+is a decode step between any two prefill steps, also those of different prompts. Beside rows, pieces are as small as
+`mlxcel.engine.pace` says, which bounds P.
 
 A sequence needs a slot and memory. When the first one in the queue does not get memory, it is asked again once another
 one has left; nobody overtakes it. A sequence that had to give its place back keeps its place in the order of arrival.
@@ -16,6 +18,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mlxcel.engine.pace import Pace
 from mlxcel.engine.sequence import Sequence
 
 
@@ -53,7 +56,7 @@ class Scheduler:
     """Queue and slots of one worker.
 
     slots: rows of the decode batch, at least 1.
-    chunk: prompt tokens per prefill step; 0: the whole prompt at once.
+    chunk: prompt tokens per prefill step, at the most; 0: the whole prompt at once.
     grant_interval: decode steps between two chunks of a parked prompt; 0: it waits until the batch is empty.
     preemption: a waiting sequence may take the place of a row of lower priority.
     """
@@ -62,12 +65,13 @@ class Scheduler:
         self._slots = slots
         self._chunk = chunk
         self._grant_interval = grant_interval
+        self._pace = Pace(chunk, grant_interval)
         self._preemption = preemption
         self._queue: list[tuple[int, int, Sequence]] = []  # heap of (priority, arrival, sequence)
         self._arrivals = 0
         self._parked: Sequence | None = None
         self._rows: list[Sequence] = []
-        self._decoded_since_grant = 0
+        self._decoded_since_prefill = 0
         self._refused: Sequence | None = None  # got no memory, and nobody has left since
 
     @property
@@ -99,6 +103,8 @@ class Scheduler:
     def next_step(self, admit: Admit = lambda sequence, decoding: True) -> Step | None:
         """The next thing to do, or None when idle. Report it with `prefilled`, `decoded` or `requeue`, or `remove` its
         sequences."""
+        if self._rows and self._decoded_since_prefill == 0:
+            return Decode(self.rows)
         if self._parked is not None:
             if self._rows and not self._grant_due():
                 return Decode(self.rows)
@@ -115,17 +121,22 @@ class Scheduler:
                     return Preempt(victim)
         return Decode(self.rows) if self._rows else None
 
-    def prefilled(self, step: Prefill) -> None:
-        """A prefill step was done; after the last one the sequence is the batch's last row."""
+    def prefilled(self, step: Prefill, seconds: float = 0.0) -> None:
+        """A prefill step was done; after the last one the sequence is the batch's last row.
+
+        seconds: what it took; 0 when nobody looked.
+        """
+        self._pace.read(step.end - step.start, step.end, seconds)
         step.sequence.prefilled = step.end
-        self._decoded_since_grant = 0
+        self._decoded_since_prefill = 0
         if step.last:
             self._parked = None
             self._rows.append(step.sequence)
 
-    def decoded(self) -> None:
+    def decoded(self, seconds: float = 0.0) -> None:
         """A decode step was done."""
-        self._decoded_since_grant += 1
+        self._pace.decoded(seconds)
+        self._decoded_since_prefill += 1
 
     def last_in(self) -> Sequence:
         """Of those that run, the last to arrive of the lowest priority."""
@@ -163,6 +174,7 @@ class Scheduler:
     def _take_out(self, sequence: Sequence) -> None:
         if sequence is self._parked:
             self._parked = None
+            self._decoded_since_prefill = 0  # it may leave because a step failed, which took its time
         elif sequence in self._rows:
             self._rows.remove(sequence)
         else:
@@ -178,11 +190,12 @@ class Scheduler:
         return False
 
     def _grant_due(self) -> bool:
-        return self._grant_interval > 0 and self._decoded_since_grant >= self._grant_interval
+        return self._grant_interval > 0 and self._decoded_since_prefill >= self._grant_interval
 
     def _prefill(self, sequence: Sequence) -> Prefill:
         start, length = sequence.prefilled, sequence.prefill_length
-        end = length if self._chunk <= 0 else min(length, start + self._chunk)
+        most = self._pace.piece(start) if self._rows else self._chunk
+        end = min(length, start + most) if most > 0 else length
         if sequence.boundary is not None and start < sequence.boundary < end:
             end = sequence.boundary
         return Prefill(sequence, start, end, last=end == length)

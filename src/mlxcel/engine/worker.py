@@ -4,8 +4,11 @@ It alone loads, prefills, decodes and edits caches. New sequences come in throug
 flag on the `Generation`, and what happened in a step goes out as one batch of events.
 
 A prompt or a row that fails ends alone. A decode step that fails ends the rows that were in it, drops all caches, and
-the thread goes on; several of those in a row mean that the model is broken, and the thread gives up. A step that lacks
-memory is done again, once the prompt cache or the last sequence to arrive has given some back.
+the thread goes on; several of those in a row mean that the model is broken, and the thread gives up. Prompts that fail
+count too, if a single token then fails as well. A step that lacks memory is done again, once the prompt cache or the
+last sequence to arrive has given some back. A state that cannot be kept for later requests is not kept.
+
+A step that never ends cannot be noticed here; `still_for` lets others do it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,6 +35,9 @@ from mlxcel.engine.sequence import Sequence
 log = logging.getLogger(__name__)
 
 MAX_FAILED_STEPS = 3
+
+PROBE = -2
+"""Key of the sequence that shows whether the model still reads."""
 
 Post = Callable[[list[tuple[Generation, Event]]], None]
 
@@ -77,6 +84,8 @@ class Worker(threading.Thread):
         self._outbox: list[tuple[Generation, Event]] = []
         self._stopping = False
         self._failed_steps = 0
+        self._unfit: list[tuple[Sequence, Exception]] = []  # could not even begin
+        self._step_began: float | None = None
 
     def submit(self, sequence: Sequence) -> None:
         """Hand over a sequence (any thread)."""
@@ -98,20 +107,36 @@ class Worker(threading.Thread):
         self._stopping = True
         self._inbox.put(None)
 
+    @property
+    def still_for(self) -> float:
+        """Seconds that the step under way has taken so far; 0 while there is nothing to do (any thread)."""
+        began = self._step_began
+        return 0.0 if began is None else time.monotonic() - began
+
     def run(self) -> None:
         """Thread body."""
         try:
-            prepared = self._prepare()
-            self._backend, self._scheduler = prepared.backend, prepared.scheduler
-            self._cache, self._admission = prepared.cache, prepared.admission
+            self.begin()
             while not self._stopping:
-                self._take_in()
-                self._drop_cancelled()
-                self._step()
-                self._flush()
+                self.turn()
         except BaseException as error:  # whatever ends this thread must be told, or requests would hang
             log.debug("worker ended", exc_info=True)
             self._died(error)
+
+    def begin(self) -> None:
+        """Load the model. Like `turn` for `run`, and for tests, which have no thread."""
+        prepared = self._prepare()
+        self._backend, self._scheduler = prepared.backend, prepared.scheduler
+        self._cache, self._admission = prepared.cache, prepared.admission
+
+    def turn(self) -> None:
+        """Take in what has arrived, or wait for it; then do one step."""
+        self._take_in()
+        self._step_began = time.monotonic()
+        self._drop_cancelled()
+        self._step()
+        self._flush()
+        self._step_began = None
 
     def _take_in(self) -> None:
         """Queue what has arrived; sleep until something does, or the cache is to be looked at, when there is nothing to
@@ -136,7 +161,9 @@ class Worker(threading.Thread):
 
     def _step(self) -> None:
         step = self._scheduler.next_step(self._admit)
-        if isinstance(step, Prefill):
+        if self._unfit:
+            self._refuse_unfit()
+        elif isinstance(step, Prefill):
             self._prefill(step)
         elif isinstance(step, Decode):
             self._decode(step)
@@ -147,11 +174,26 @@ class Worker(threading.Thread):
 
     def _admit(self, sequence: Sequence, decoding: bool) -> bool:
         first = not sequence.started
-        if not self._admission.admit(sequence, self._scheduler.rows if decoding else ()):
+        try:
+            if not self._admission.admit(sequence, self._scheduler.rows):
+                return False
+        except Exception as error:
+            self._backend.kv.discard(sequence.key)
+            # Without memory it waits for what others give back, as long as there are any.
+            if not isinstance(error, MemoryError) or not (decoding or self._cache.reclaim()):
+                self._unfit.append((sequence, error))
             return False
         self.counters.started += first
         self.cache_stats = self._cache.stats()
         return True
+
+    def _refuse_unfit(self) -> None:
+        """End the sequences that could not begin. The step that was to be done is found again without them."""
+        for sequence, error in self._unfit:
+            log.error("a sequence cannot begin", exc_info=error)
+            self._post_events(sequence, self._failure(sequence, error))
+        self._release([sequence for sequence, _ in self._unfit])
+        self._unfit.clear()
 
     def _prefill(self, step: Prefill) -> None:
         sequence = step.sequence
@@ -160,6 +202,7 @@ class Worker(threading.Thread):
             self._post_events(sequence, sequence.finish(FinishReason.LENGTH, StopKind.LIMIT))
             self._release([sequence])
             return
+        began = time.perf_counter()
         try:
             if step.end > step.start:
                 self._backend.prefill(sequence.key, sequence.tokens[step.start : step.end])
@@ -172,14 +215,16 @@ class Worker(threading.Thread):
             log.exception("prefill failed")
             self._post_events(sequence, self._failure(sequence, error))
             self._release([sequence])
+            self._probe()
             return
         self.counters.prefill_chunks += 1
         self.counters.prefill_tokens += step.end - step.start + step.last  # the last token goes through decode
-        self._scheduler.prefilled(step)
+        self._scheduler.prefilled(step, time.perf_counter() - began)
         if step.end == sequence.boundary:
-            self._cache.keep_boundary(sequence)
+            self._keep(self._cache.keep_boundary, sequence)
 
     def _decode(self, step: Decode) -> None:
+        began = time.perf_counter()
         try:
             try:
                 logits = self._backend.decode([sequence.next_input for sequence in step.rows])
@@ -192,7 +237,7 @@ class Worker(threading.Thread):
             self._fail_batch(step.rows, error)
             return
         self._failed_steps = 0
-        self._scheduler.decoded()
+        self._scheduler.decoded(time.perf_counter() - began)
         self.counters.decode_steps += 1
         ended: list[Sequence] = []
         for sequence, outcome in zip(step.rows, outcomes, strict=True):
@@ -210,7 +255,7 @@ class Worker(threading.Thread):
                 ended.append(sequence)
                 if events[-1].reason is not FinishReason.ERROR:
                     self.counters.completed += 1
-                    self._cache.donate(sequence)
+                    self._keep(self._cache.donate, sequence)
         self._release(ended)
         for sequence in step.rows:
             if sequence.full and sequence not in ended:
@@ -223,8 +268,26 @@ class Worker(threading.Thread):
             return
         self.counters.completed += 1
         self._post_events(sequence, sequence.finish(FinishReason.LENGTH, StopKind.LIMIT))
-        self._cache.donate(sequence)
+        self._keep(self._cache.donate, sequence)
         self._release([sequence])
+
+    def _keep(self, keep: Callable[[Sequence], None], sequence: Sequence) -> None:
+        """Keep a state for later requests, if that goes well: this one does not need it."""
+        try:
+            keep(sequence)
+        except Exception:
+            log.exception("a state was not kept for the prompt cache")
+
+    def _probe(self) -> None:
+        """A prompt failed: see whether that was the prompt, or the model reads nothing any more."""
+        try:
+            self._backend.prefill(PROBE, [min(self._backend.info.tokenizer.eos_token_ids, default=0)])
+        except MemoryError:
+            pass
+        except Exception as error:
+            self._count_failure(error)
+        finally:
+            self._backend.kv.discard(PROBE)
 
     def _make_room(self, error: MemoryError) -> None:
         """A step lacked memory and will be tried again: find some."""
@@ -253,6 +316,9 @@ class Worker(threading.Thread):
         self._backend.reset()
         self._scheduler.restart_parked()
         self.cache_stats = self._cache.stats()
+        self._count_failure(error)
+
+    def _count_failure(self, error: Exception) -> None:
         self._failed_steps += 1
         if self._failed_steps >= MAX_FAILED_STEPS:
             self._flush()

@@ -22,7 +22,7 @@ from mlxcel.api.sse import EventStream, SseWriter
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.prompt import Prompt
 from mlxcel.engine.engine import EngineState
-from mlxcel.engine.errors import Dead
+from mlxcel.engine.errors import Dead, Stuck
 from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest, Priority
@@ -77,14 +77,14 @@ def read_priority(headers: Headers) -> Priority:
 async def answer(
     state: AppState, request: Request, fields: GenerationFields, generations: list[Generation], wire: Wire
 ) -> ASGIApp:
-    """The response to `fields`, made of `generations`. Raises ApiError 500, Dead, ClientGone."""
+    """The response to `fields`, made of `generations`. Raises ApiError 500, Dead, Stuck, ClientGone."""
     if fields.stream:
         stream = _Stream(generations, wire, fields.wants_usage, state.config.cache.kept)
         return EventStream(generations, stream.produce, state.config.network.sse_ping_interval)
     async with cancel_on_disconnect(request.receive, generations):
         choices = [await _collect(generation) for generation in generations]
     if any(choice.finished.reason is FinishReason.ERROR for choice in choices):
-        raise Dead if state.engine.state is EngineState.DEAD else generation_failed()
+        raise {EngineState.DEAD: Dead(), EngineState.STUCK: Stuck()}.get(state.engine.state) or generation_failed()
     body = wire.whole(choices, _total([choice.finished for choice in choices], state.config.cache.kept))
     return Response(body, media_type="application/json")
 

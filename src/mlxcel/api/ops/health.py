@@ -45,7 +45,7 @@ class Health(msgspec.Struct):
 
 
 async def health(state: AppState, request: Request) -> Response:
-    """200 when a request would find a slot at once, else 503. Raises Dead."""
+    """200 when a request would find a slot at once, else 503. Raises Dead, Stuck."""
     engine = state.engine
     if engine.state is EngineState.LOADING:
         return _answer({"status": "loading model"}, ok=False)

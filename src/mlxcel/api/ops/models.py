@@ -10,7 +10,7 @@ from mlxcel.api.state import AppState
 
 
 async def models(state: AppState, request: Request) -> Response:
-    """The list with its single entry. Raises Loading or Dead."""
+    """The list with its single entry. Raises Loading, Dead or Stuck."""
     entry = {
         "id": state.engine.info.name,
         "object": "model",
