@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -136,12 +137,16 @@ class Worker(threading.Thread):
 
     def _step(self) -> None:
         step = self._scheduler.next_step(self._admit)
+        self._count_active()  # a step may be long, and who is in it is known now
         if isinstance(step, Prefill):
             self._prefill(step)
         elif isinstance(step, Decode):
             self._decode(step)
         elif isinstance(step, Preempt):
             self._requeue(step.sequence)
+        self._count_active()
+
+    def _count_active(self) -> None:
         self.counters.active = self._scheduler.active
         self.counters.rows = len(self._scheduler.rows)
 
@@ -160,6 +165,7 @@ class Worker(threading.Thread):
             self._post_events(sequence, sequence.finish(FinishReason.LENGTH, StopKind.LIMIT))
             self._release([sequence])
             return
+        began = time.perf_counter()
         try:
             if step.end > step.start:
                 self._backend.prefill(sequence.key, sequence.tokens[step.start : step.end])
@@ -173,13 +179,16 @@ class Worker(threading.Thread):
             self._post_events(sequence, self._failure(sequence, error))
             self._release([sequence])
             return
+        self.counters.prefill_seconds += time.perf_counter() - began
         self.counters.prefill_chunks += 1
+        self.counters.prefill_grants += step.granted
         self.counters.prefill_tokens += step.end - step.start + step.last  # the last token goes through decode
         self._scheduler.prefilled(step)
         if step.end == sequence.boundary:
             self._cache.keep_boundary(sequence)
 
     def _decode(self, step: Decode) -> None:
+        began = time.perf_counter()
         try:
             try:
                 logits = self._backend.decode([sequence.next_input for sequence in step.rows])
@@ -193,7 +202,9 @@ class Worker(threading.Thread):
             return
         self._failed_steps = 0
         self._scheduler.decoded()
+        self.counters.decode_seconds += time.perf_counter() - began
         self.counters.decode_steps += 1
+        self.counters.decode_rows += len(step.rows)
         ended: list[Sequence] = []
         for sequence, outcome in zip(step.rows, outcomes, strict=True):
             before = sequence.generated
