@@ -12,12 +12,14 @@ from starlette.responses import Response
 from mlxcel.api.errors import SERVER_BUSY, ApiError
 from mlxcel.api.state import AppState
 
+State = Literal["decoding", "idle", "queued"]
+
 
 class Slot(msgspec.Struct):
     """A decode slot, or a request in the queue."""
 
     id: int
-    state: Literal["decoding", "idle", "queued"]
+    state: State
     model: str
     context_size: int
     is_processing: bool
@@ -33,6 +35,7 @@ async def slots(state: AppState, request: Request) -> Response:
     free = numbers.max_batch_size - active
     if not free and request.query_params.get("fail_on_no_slot"):
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_BUSY, "no slot available")
-    states = ["decoding"] * active + ["idle"] * free + ["queued"] * numbers.queue_depth
+    counts: dict[State, int] = {"decoding": active, "idle": free, "queued": numbers.queue_depth}
+    states = [each for each, count in counts.items() for _ in range(count)]
     body = [Slot(id, each, name, state.context_size, each == "decoding") for id, each in enumerate(states)]
     return Response(msgspec.json.encode(body), media_type="application/json")
