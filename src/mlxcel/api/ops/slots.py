@@ -36,6 +36,6 @@ async def slots(state: AppState, request: Request) -> Response:
     if not free and request.query_params.get("fail_on_no_slot"):
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_BUSY, "no slot available")
     counts: dict[State, int] = {"decoding": active, "idle": free, "queued": numbers.queue_depth}
-    states = [each for each, count in counts.items() for _ in range(count)]
+    states: list[State] = [each for each, count in counts.items() for _ in range(count)]
     body = [Slot(id, each, name, state.context_size, each == "decoding") for id, each in enumerate(states)]
     return Response(msgspec.json.encode(body), media_type="application/json")
