@@ -1,7 +1,7 @@
 """What scheduling and HTTP add to a step: our server beside the bare loop of decoding and sampling, in the same run.
 
 Two kinds of steps. `model`: real ones; where the kernels use every processor, HTTP and the clients, which run in
-another process, compete with them. `paced`: a step that sleeps instead of computing, which leaves the cost by itself, in
+another process, compete with them. `paced`: a step that sleeps instead of computing, which leaves the cost alone, in
 wall time and in processor time of the server (Linux only). Takes turns; medians. Prints one JSON document.
 
     python -m benchmarks.overhead --model smollm2.gguf
