@@ -82,7 +82,6 @@ def test_two_hundred_requests_leave_nothing_behind(running: ServerProcess) -> No
     after, growth = counters(running), process.memory_info().rss - memory
     assert rest(running) == at_rest
     assert process.num_fds() < files + 5, "connections of this very moment may still be open, those of 200 requests not"
-    print("GROWTH", growth, counts)
     assert growth < 24e6, f"{growth / 1e6:.0f} MB"
     assert all(counts[kind] > 5 for kind in ("chat", "text", "streamed text", "cancelled", "refused"))
     change = {name: after[name] - before[name] for name in after}
@@ -90,6 +89,7 @@ def test_two_hundred_requests_leave_nothing_behind(running: ServerProcess) -> No
     started, completed = (change[f"mlxcel_batch_sequences_{name}_total"] for name in ("started", "completed"))
     # A request with several choices is one request and several sequences.
     assert completed >= counts["chat"] + counts["text"] + counts["streamed text"]
-    assert started == completed + counts["cancelled"]
+    cancelled = started - completed
+    assert counts["cancelled"] <= cancelled <= counts["cancelled"] + counts["cancelled early"]
     assert after["mlxcel_slots_available"] == after["mlxcel_slots_total"] == 4
     assert after["mlxcel_queue_depth"] == 0
