@@ -163,6 +163,7 @@ def test_chunks_that_rows_waited_for() -> None:
             await until(lambda: served.snapshot.current_batch_size == 1)
             # A start token and 31 more are read before decoding: on arrival the first 8, then three grants.
             second = AsgiCall(served.app, "/v1/completions", {"prompt": "x" * 32})
+            await until(lambda: served.snapshot.queue_depth == 1)
             served.backend.gate.set()
             await first.task
             await second.task

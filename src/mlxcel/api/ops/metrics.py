@@ -68,7 +68,7 @@ def _requests(totals: RequestTotals) -> Iterator[Family]:
 def _slots(numbers: EngineSnapshot) -> Iterator[Family]:
     slots = numbers.max_batch_size
     yield gauge("mlxcel_slots_total", "Total number of parallel slots", slots)
-    yield gauge("mlxcel_slots_available", "Available parallel slots", max(0, slots - numbers.active_sequences))
+    yield gauge("mlxcel_slots_available", "Available parallel slots", slots - numbers.active_sequences)
     yield gauge("mlxcel_queue_depth", "Current prefill queue depth", numbers.queue_depth)
 
 

@@ -31,11 +31,10 @@ async def slots(state: AppState, request: Request) -> Response:
     With `fail_on_no_slot` in the query the answer is 503 when none is free. Raises ApiError 503, Loading, Dead.
     """
     name, numbers = state.engine.info.name, state.engine.snapshot()
-    active = min(numbers.active_sequences, numbers.max_batch_size)
-    free = numbers.max_batch_size - active
+    free = numbers.max_batch_size - numbers.active_sequences
     if not free and request.query_params.get("fail_on_no_slot"):
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_BUSY, "no slot available")
-    counts: dict[State, int] = {"decoding": active, "idle": free, "queued": numbers.queue_depth}
+    counts: dict[State, int] = {"decoding": numbers.active_sequences, "idle": free, "queued": numbers.queue_depth}
     states: list[State] = [each for each, count in counts.items() for _ in range(count)]
     body = [Slot(id, each, name, state.context_size, each == "decoding") for id, each in enumerate(states)]
     return Response(msgspec.json.encode(body), media_type="application/json")
