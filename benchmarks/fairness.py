@@ -129,8 +129,11 @@ async def turn(client: httpx.AsyncClient, number: int, words: int, most_gap: flo
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run all turns and return the report."""
     flags = ("--prefill-grant-interval", str(_GRANT_INTERVAL), *arguments.flags.split())
-    settings = ServerSettings(arguments.model, arguments.threads, _STREAMS + 2, _WINDOW, flags)
-    with tempfile.TemporaryDirectory() as logs, ServerProcess.ours(settings, Path(logs) / "ours.log") as server:
+    settings = ServerSettings(arguments.model, arguments.threads, _STREAMS + 2, _WINDOW)
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        ServerProcess.ours(settings, Path(logs) / "ours.log", *flags) as server,
+    ):
         async with httpx.AsyncClient(base_url=server.url, timeout=_TIMEOUT) as client:
             turns = [await turn(client, number, arguments.words, arguments.gap) for number in range(arguments.repeat)]
     return {

@@ -36,8 +36,6 @@ class ServerSettings:
     slots: int
     slot_context: int
     """Tokens of context for each slot."""
-    flags: tuple[str, ...] = ()
-    """More, for ours alone."""
 
 
 class ServerProcess:
@@ -51,14 +49,13 @@ class ServerProcess:
         self._log = log
 
     @classmethod
-    def ours(cls, settings: ServerSettings, log: Path) -> Self:
-        """`mlxcel-server` of the environment this program runs in."""
+    def ours(cls, settings: ServerSettings, log: Path, *flags: str) -> Self:
+        """`mlxcel-server` of the environment this program runs in, with further flags."""
         port = _free_port()
         command = [
             *(str(Path(sys.executable).with_name("mlxcel-server")), "--model", str(settings.model.resolve())),
             *("--host", "127.0.0.1", "--port", str(port), "--parallel", str(settings.slots)),
-            *("--ctx-size", str(settings.slots * settings.slot_context)),
-            *settings.flags,
+            *("--ctx-size", str(settings.slots * settings.slot_context), *flags),
         ]
         return cls("ours", command, port, settings.threads, log)
 

@@ -72,15 +72,13 @@ class Measurement:
         return httpx.AsyncClient(base_url=self.server.url, timeout=_REQUEST_TIMEOUT)
 
     def _body(self, prompt: str, tokens: int) -> dict[str, Any]:
-        body: dict[str, Any] = {
+        return {
             "prompt": prompt,
             "max_tokens": tokens,
             "temperature": 0,
             "cache_prompt": False,
+            "ignore_eos": True,
         }
-        if self.server.name == "llama":
-            body["ignore_eos"] = True  # ours has no such field; a plain text goes on long enough by itself
-        return body
 
 
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -181,7 +179,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="GGUF file")
     parser.add_argument("--prompt-tokens", type=int, default=352)
     parser.add_argument("--new-tokens", type=int, default=32)
-    parser.add_argument("--clients", type=_clients, default=[1, 8], help="numbers of clients, as in 1,8")
+    parser.add_argument("--clients", type=_clients, default=[1, 8, 16], help="numbers of clients, as in 1,8")
     parser.add_argument("--repeat", type=int, default=2, help="turns of each server")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="compute threads of each server")
     parser.add_argument("--only", choices=("ours", "llama"))

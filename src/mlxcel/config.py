@@ -61,6 +61,10 @@ class NetworkConfig:
     """Largest JSON request body; above it the answer is 413."""
     ssl_cert_file: Path | None = None
     ssl_key_file: Path | None = None
+    metrics: bool = False
+    """Serve `/metrics`."""
+    slots: bool = True
+    """Serve `/slots`."""
 
 
 STUCK_GUARD = 300.0

@@ -19,14 +19,18 @@ from mlxcel.api.openai.chat import chat_completions
 from mlxcel.api.openai.completions import completions
 from mlxcel.api.ops.cache import cache_reset, cache_stats
 from mlxcel.api.ops.health import health
+from mlxcel.api.ops.metrics import metrics
 from mlxcel.api.ops.models import models
+from mlxcel.api.ops.slots import slots
 from mlxcel.api.state import AppState
 from mlxcel.config import ServerConfig
 from mlxcel.engine.engine import Engine
 
 Handler = Callable[[AppState, Request], Awaitable[ASGIApp]]
 
-ROUTES: tuple[tuple[str, Handler, tuple[str, ...]], ...] = (
+Routes = tuple[tuple[str, Handler, tuple[str, ...]], ...]
+
+ROUTES: Routes = (
     ("GET", health, ("/", "/health", "/v1/health")),
     ("GET", models, ("/v1/models", "/models")),
     ("GET", cache_stats, ("/v1/cache/stats",)),
@@ -36,6 +40,9 @@ ROUTES: tuple[tuple[str, Handler, tuple[str, ...]], ...] = (
 )
 """Method, handler, and the paths it is served under."""
 
+METRICS: Routes = (("GET", metrics, ("/metrics",)),)
+SLOTS: Routes = (("GET", slots, ("/slots",)),)
+
 
 def create_app(engine: Engine, config: ServerConfig) -> ASGIApp:
     """The HTTP application in front of `engine`, which somebody else starts and closes.
@@ -44,11 +51,12 @@ def create_app(engine: Engine, config: ServerConfig) -> ASGIApp:
     """
     state = AppState(engine, config)
     network = config.network
+    routes = (*ROUTES, *(METRICS if network.metrics else ()), *(SLOTS if network.slots else ()))
     prefix = "/" + network.api_prefix.strip("/") if network.api_prefix.strip("/") else ""
     app = Starlette(
         routes=[
             Route(prefix + path, _bind(handler, state), methods=[method])
-            for method, handler, paths in ROUTES
+            for method, handler, paths in routes
             for path in paths
         ],
         middleware=[

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import anyio
 
 from mlxcel.api.openai.sampling import resolve_defaults
+from mlxcel.api.totals import RequestTotals
 from mlxcel.chat.prompt import PromptBuilder
 from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import ModelInfo
@@ -57,11 +58,17 @@ class AppState:
         self.engine = engine
         self.config = config
         self.created = int(time.time())
-        """Unix time reported as the model's creation."""
+        """Unix time of the start, reported as the model's creation too."""
+        self.totals = RequestTotals()
         self.prompt_threads = anyio.CapacityLimiter(PROMPT_THREADS)
         """Threads that render and tokenise prompts."""
         self._model: ServedModel | None = None
         self._preparing = asyncio.Lock()
+
+    @property
+    def context_size(self) -> int:
+        """Tokens of context in a slot, for people; 0: the model's own window. Raises Loading or Dead."""
+        return self.engine.slot_context if self.config.engine.ctx_size > 0 else 0
 
     async def model(self) -> ServedModel:
         """The loaded model. Raises Loading, Dead or Stuck."""

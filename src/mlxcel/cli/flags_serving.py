@@ -19,6 +19,7 @@ from mlxcel.models.catalogue import DEFAULT_MODEL
 
 MODEL = "Model"
 NETWORK = "Network and access"
+OPERATIONS = "Operations"
 LOGGING = "Logging"
 GENERAL = "General"
 
@@ -257,6 +258,36 @@ NETWORK_FLAGS = (
         default="off",
         env="LLAMA_ARG_CORS_CREDENTIALS",
         off="--no-cors-credentials",
+    ),
+)
+
+OPERATIONS_FLAGS = (
+    row(
+        OPERATIONS,
+        "--metrics",
+        SWITCH,
+        "network.metrics",
+        "Serve numbers for Prometheus at /metrics",
+        default="off",
+        env="LLAMA_ARG_ENDPOINT_METRICS",
+    ),
+    row(
+        OPERATIONS,
+        "--metrics-port",
+        integer("PORT", least=0, most=65535),
+        "network.metrics",
+        "The same as --metrics: /metrics is served beside the other paths, whatever the number",
+        convert=lambda port: True,
+    ),
+    row(
+        OPERATIONS,
+        "--slots",
+        SWITCH,
+        "network.slots",
+        "Serve the state of each slot at /slots",
+        default="on",
+        env="LLAMA_ARG_ENDPOINT_SLOTS",
+        off="--no-slots",
     ),
 )
 

@@ -286,9 +286,6 @@ _OPERATIONS = Group(
     "this version has no such endpoint or output",
     "see GET /health",
     (
-        Row("--metrics", "", "off", "LLAMA_ARG_ENDPOINT_METRICS"),
-        Row("--metrics-port", "N"),
-        Row("--slots | --no-slots", "", "off", "LLAMA_ARG_ENDPOINT_SLOTS"),
         Row("--props", "", "off", "LLAMA_ARG_ENDPOINT_PROPS"),
         Row("--slot-save-path", "DIR"),
         Row("--settings", "", "off", "MLXCEL_ENABLE_SETTINGS_ENDPOINT"),

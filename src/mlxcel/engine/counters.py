@@ -1,4 +1,4 @@
-"""Numbers the worker keeps and `/health` shows."""
+"""Numbers the worker keeps, and `/health` and `/metrics` show."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class Counters:
     completed: int = 0
     """Sequences that ended by themselves; cancelled and failed ones are not counted."""
     prefill_tokens: int = 0
-    decode_tokens: int = 0
-    decode_steps: int = 0
+    prefill_seconds: float = 0.0
     prefill_chunks: int = 0
+    prefill_grants: int = 0
+    """Chunks of a prompt that were read while rows waited for it."""
+    decode_tokens: int = 0
+    decode_seconds: float = 0.0
+    decode_steps: int = 0
+    decode_rows: int = 0
+    """Rows of all steps together."""

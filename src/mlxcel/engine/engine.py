@@ -51,7 +51,7 @@ class EngineState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """Numbers for `/health`; exact at rest, and at most one step old under load."""
+    """Numbers for `/health` and `/metrics`; exact at rest, and at most one step old under load."""
 
     active_sequences: int
     queue_depth: int
@@ -64,6 +64,11 @@ class EngineSnapshot:
     prefill_chunks_processed: int
     current_batch_size: int
     cache_pool_active: int
+    prefill_grants: int
+    decode_rows: int
+    """Rows of all decode steps together."""
+    prefill_seconds: float
+    decode_seconds: float
 
 
 class Engine:
@@ -182,6 +187,10 @@ class Engine:
             prefill_chunks_processed=counters.prefill_chunks,
             current_batch_size=counters.rows,
             cache_pool_active=counters.active,
+            prefill_grants=counters.prefill_grants,
+            decode_rows=counters.decode_rows,
+            prefill_seconds=counters.prefill_seconds,
+            decode_seconds=counters.decode_seconds,
         )
 
     async def close(self, drain: float = 0.0, patience: float = 30.0) -> None:

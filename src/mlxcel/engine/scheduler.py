@@ -24,12 +24,16 @@ from mlxcel.engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Put `sequence`'s tokens [start, end) into its cache; `last`: it joins the decode batch afterwards."""
+    """Put `sequence`'s tokens [start, end) into its cache; `last`: it joins the decode batch afterwards.
+
+    granted: it goes on with a prompt while rows wait.
+    """
 
     sequence: Sequence
     start: int
     end: int
     last: bool
+    granted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class Scheduler:
         if self._parked is not None:
             if self._rows and not self._grant_due():
                 return Decode(self.rows)
-            return self._prefill(self._parked)
+            return self._prefill(self._parked, granted=bool(self._rows))
         if self._queue:
             first = self._queue[0][2]
             if self._may_enter(first, admit):
@@ -192,13 +196,13 @@ class Scheduler:
     def _grant_due(self) -> bool:
         return self._grant_interval > 0 and self._decoded_since_prefill >= self._grant_interval
 
-    def _prefill(self, sequence: Sequence) -> Prefill:
+    def _prefill(self, sequence: Sequence, *, granted: bool = False) -> Prefill:
         start, length = sequence.prefilled, sequence.prefill_length
         most = self._pace.piece(start) if self._rows else self._chunk
         end = min(length, start + most) if most > 0 else length
         if sequence.boundary is not None and start < sequence.boundary < end:
             end = sequence.boundary
-        return Prefill(sequence, start, end, last=end == length)
+        return Prefill(sequence, start, end, last=end == length, granted=granted)
 
 
 def _precedence(sequence: Sequence) -> tuple[int, int]:

@@ -161,6 +161,7 @@ class Worker(threading.Thread):
 
     def _step(self) -> None:
         step = self._scheduler.next_step(self._admit)
+        self._count_active()  # a step may be long, and who is in it is known now
         if self._unfit:
             self._refuse_unfit()
         elif isinstance(step, Prefill):
@@ -169,6 +170,9 @@ class Worker(threading.Thread):
             self._decode(step)
         elif isinstance(step, Preempt):
             self._requeue(step.sequence)
+        self._count_active()
+
+    def _count_active(self) -> None:
         self.counters.active = self._scheduler.active
         self.counters.rows = len(self._scheduler.rows)
 
@@ -217,9 +221,12 @@ class Worker(threading.Thread):
             self._release([sequence])
             self._probe()
             return
+        seconds = time.perf_counter() - began
+        self._scheduler.prefilled(step, seconds)
+        self.counters.prefill_seconds += seconds
         self.counters.prefill_chunks += 1
+        self.counters.prefill_grants += step.granted
         self.counters.prefill_tokens += step.end - step.start + step.last  # the last token goes through decode
-        self._scheduler.prefilled(step, time.perf_counter() - began)
         if step.end == sequence.boundary:
             self._keep(self._cache.keep_boundary, sequence)
 
@@ -237,8 +244,11 @@ class Worker(threading.Thread):
             self._fail_batch(step.rows, error)
             return
         self._failed_steps = 0
-        self._scheduler.decoded(time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._scheduler.decoded(seconds)
+        self.counters.decode_seconds += seconds
         self.counters.decode_steps += 1
+        self.counters.decode_rows += len(step.rows)
         ended: list[Sequence] = []
         for sequence, outcome in zip(step.rows, outcomes, strict=True):
             before = sequence.generated

@@ -59,11 +59,13 @@ def test_without_a_cache_the_answer_has_the_same_shape() -> None:
                 assert answer.status_code == 200
                 stats = answer.json()
                 assert not stats.pop("enabled")
-                assert (stats.pop("block_size"), stats.pop("hash"), stats.pop("kv_cache_mode_effective")) == (
-                    16,
-                    "sha256",
-                    "tokens",
-                )
+                settings = {
+                    "block_size": 16,
+                    "hash": "sha256",
+                    "kv_cache_mode_effective": "tokens",
+                    "kv_block_bytes": 1000,
+                }
+                assert {name: stats.pop(name) for name in settings} == settings
                 assert not any(stats.values())
 
     run(work())

@@ -33,7 +33,7 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
     generations = submit(state, model, request, chat, prompt, logprobs)
     wire = ChatWire(model.info.name, logprobs is not None)
-    return await answer(state, request, chat, generations, wire)
+    return await answer(state, request, chat, generations, wire, counted=True)
 
 
 def _check(chat: ChatRequest) -> None:

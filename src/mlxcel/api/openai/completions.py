@@ -30,7 +30,8 @@ async def completions(state: AppState, request: Request) -> ASGIApp:
         raise invalid("best_of must equal n: answers are not ranked", "best_of")
     ids = await anyio.to_thread.run_sync(_tokenise, model.info, prompt, limiter=state.prompt_threads)
     generations = submit(state, model, request, body, Prompt(ids), body.logprobs)
-    return await answer(state, request, body, generations, TextWire(model.info.name, body.logprobs, n))
+    wire = TextWire(model.info.name, body.logprobs, n)
+    return await answer(state, request, body, generations, wire, counted=not body.stream)
 
 
 def _check(body: CompletionRequest) -> str | list[int]:

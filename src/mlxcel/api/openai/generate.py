@@ -20,6 +20,7 @@ from mlxcel.api.openai.schema import GenerationFields
 from mlxcel.api.openai.wire import Choice, PromptDetails, Usage, Wire
 from mlxcel.api.sse import EventStream, SseWriter
 from mlxcel.api.state import AppState, ServedModel
+from mlxcel.api.totals import RequestTotals
 from mlxcel.chat.prompt import Prompt
 from mlxcel.engine.engine import EngineState
 from mlxcel.engine.errors import Dead, Stuck
@@ -75,17 +76,29 @@ def read_priority(headers: Headers) -> Priority:
 
 
 async def answer(
-    state: AppState, request: Request, fields: GenerationFields, generations: list[Generation], wire: Wire
+    state: AppState,
+    request: Request,
+    fields: GenerationFields,
+    generations: list[Generation],
+    wire: Wire,
+    *,
+    counted: bool,
 ) -> ASGIApp:
-    """The response to `fields`, made of `generations`. Raises ApiError 500, Dead, Stuck, ClientGone."""
+    """The response to `fields`, made of `generations`. Raises ApiError 500, Dead, Stuck, ClientGone.
+
+    counted: whether `/metrics` counts the request once it is done.
+    """
+    totals = state.totals if counted else RequestTotals()
     if fields.stream:
-        stream = _Stream(generations, wire, fields.wants_usage, state.config.cache.kept)
+        stream = _Stream(generations, wire, fields.wants_usage, state.config.cache.kept, totals)
         return EventStream(generations, stream.produce, state.config.network.sse_ping_interval)
     async with cancel_on_disconnect(request.receive, generations):
         choices = [await _collect(generation) for generation in generations]
     if any(choice.finished.reason is FinishReason.ERROR for choice in choices):
         raise {EngineState.DEAD: Dead(), EngineState.STUCK: Stuck()}.get(state.engine.state) or generation_failed()
-    body = wire.whole(choices, _total([choice.finished for choice in choices], state.config.cache.kept))
+    finished = [choice.finished for choice in choices]
+    totals.record(finished)
+    body = wire.whole(choices, _total(finished, state.config.cache.kept))
     return Response(body, media_type="application/json")
 
 
@@ -103,14 +116,18 @@ async def _collect(generation: Generation) -> Choice:
 class _Stream:
     """Writes generations that run side by side into one event stream.
 
-    usage: whether it ends with one, and whether that tells of the cache.
+    usage: whether it ends with one. cached: whether that tells of the cache. totals: count the request.
     """
 
-    def __init__(self, generations: Sequence[Generation], wire: Wire, usage: bool, cached: bool) -> None:
+    def __init__(
+        self, generations: Sequence[Generation], wire: Wire, usage: bool, cached: bool, totals: RequestTotals
+    ) -> None:
         self._generations = generations
         self._wire = wire
         self._usage = usage
         self._cached = cached
+        self._totals = totals
+        self._ended: list[Finished] = []
 
     async def produce(self, writer: SseWriter) -> None:
         for index in range(len(self._generations)):
@@ -132,12 +149,19 @@ class _Stream:
             if isinstance(event, TextPiece):
                 writer.data(self._wire.piece(index, event))
             else:
+                self._end(event)
                 writer.data(self._wire.finish(index, event.reason))
                 await writer.flush()
                 return event
             if not generation.ready:
                 await writer.flush()
         raise ClientGone
+
+    def _end(self, event: Finished) -> None:
+        """One choice is done. With the last one the request is, whether or not its client reads the rest."""
+        self._ended.append(event)
+        if len(self._ended) == len(self._generations):
+            self._totals.record(self._ended)
 
 
 def _total(finished: Sequence[Finished], cached: bool) -> Usage:

@@ -56,7 +56,7 @@ async def health(state: AppState, request: Request) -> Response:
         model=model.info.name,
         batch=msgspec.convert(numbers, Batch, from_attributes=True),
         observability=msgspec.convert(numbers, Observability, from_attributes=True),
-        context_size=engine.slot_context if state.config.engine.ctx_size > 0 else 0,
+        context_size=state.context_size,
         tool_call_parser="mlxcel" if model.prompts.supports_tools else None,
     )
     return _answer(body, ok=free)

@@ -128,6 +128,7 @@ class PromptCache:
             kv_cache_mode_effective=self._storage.mode,
             kv_bytes_used=memory.used,
             kv_bytes_budget=memory.budget,
+            kv_block_bytes=self._storage.block_bytes,
         )
         if not self._config.kept:
             return stats

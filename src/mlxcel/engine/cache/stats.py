@@ -52,6 +52,8 @@ class CacheStats:
     """Running sequences and the cache together."""
     kv_bytes_budget: int | None = None
     """None: no limit."""
+    kv_block_bytes: int = 0
+    """Size of the blocks both are counted in; 0 without blocks."""
 
 
 def empty_stats(config: CacheConfig) -> CacheStats:

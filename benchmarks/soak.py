@@ -1,0 +1,113 @@
+"""Does memory grow? Clients send a mixture of requests for minutes, and the server's resident memory is sampled.
+
+The slope is fitted to the means of stretches of as many samples each after the warm-up, because samples close to each
+other are not independent; its bounds are those of 95 % confidence. Prints one JSON document, and the samples of each
+minute on standard error; the exit status is 1 when even the lower bound is above what is allowed.
+
+    python -m benchmarks.soak --model smollm2.gguf
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.mixture import send_mixture
+from benchmarks.peers import ServerProcess, ServerSettings
+from benchmarks.serving import machine, versions
+
+STRETCHES = 10
+STUDENT_95 = 2.306
+"""Two-sided 95 % quantile of Student's distribution with STRETCHES - 2 degrees of freedom."""
+SAMPLE_SECONDS = 2.0
+SLOT_CONTEXT = 1024
+SLOTS = 4
+CACHE = ("--prompt-cache-capacity-bytes", "64M")
+"""Full before the warm-up ends: a prompt cache that still fills up is no leak."""
+
+Sample = tuple[float, float]
+"""Seconds since the start, resident MiB."""
+
+
+def slope(samples: Sequence[Sample]) -> tuple[float, float]:
+    """MiB an hour, and how far off that may be, of at least STRETCHES samples; there may be gaps between them."""
+    borders = [len(samples) * stretch // STRETCHES for stretch in range(STRETCHES + 1)]
+    stretches = [samples[begin:end] for begin, end in itertools.pairwise(borders)]
+    times = [statistics.fmean(at for at, _ in stretch) / 3600 for stretch in stretches]
+    sizes = [statistics.fmean(size for _, size in stretch) for stretch in stretches]
+    rate, start = statistics.linear_regression(times, sizes)
+    rest = sum((size - start - rate * at) ** 2 for at, size in zip(times, sizes, strict=True))
+    middle = statistics.fmean(times)
+    spread = sum((at - middle) ** 2 for at in times)
+    return rate, STUDENT_95 * (rest / (STRETCHES - 2) / spread) ** 0.5
+
+
+async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run the clients and return the report."""
+    settings = ServerSettings(arguments.model, arguments.threads, SLOTS, SLOT_CONTEXT)
+    samples: list[Sample] = []
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        ServerProcess.ours(settings, Path(logs) / "ours.log", *CACHE) as server,
+    ):
+        began = time.monotonic()
+        end = 60 * arguments.minutes
+
+        async def watch() -> None:
+            while True:
+                at, size = time.monotonic() - began, server.memory()["rss_mib"]
+                if not samples or at // 60 > samples[-1][0] // 60:
+                    print(f"{at:.0f} s: {size:.1f} MiB", file=sys.stderr, flush=True)
+                samples.append((at, size))
+                await asyncio.sleep(SAMPLE_SECONDS)
+
+        watcher = asyncio.create_task(watch())
+        counts = await send_mixture(
+            server.url, arguments.seed, arguments.clients, lambda begun: time.monotonic() - began < end
+        )
+        watcher.cancel()
+    settled = [sample for sample in samples if sample[0] >= end * arguments.warm_up]
+    rate, bound = slope(settled)
+    return {
+        "machine": machine(),
+        "versions": versions(),
+        "settings": {"model": arguments.model.name, "minutes": arguments.minutes, "clients": arguments.clients},
+        "requests": {"all": counts.total(), **counts},
+        "rss_mib": {
+            "first": samples[0][1],
+            "settled": settled[0][1],
+            "last": samples[-1][1],
+            "highest": max(size for _, size in samples),
+        },
+        "slope_mib_per_hour": {"estimate": rate, "low": rate - bound, "high": rate + bound},
+        "passed": rate - bound <= arguments.allowed,
+    }
+
+
+def main() -> None:
+    """Measure, print and set the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--warm-up", type=float, default=0.25, help="share of the time that is not looked at")
+    parser.add_argument("--allowed", type=float, default=5, help="MiB an hour")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="compute threads of the server")
+    report = asyncio.run(measure(parser.parse_args()))
+    print(json.dumps(report, indent=2))
+    sys.exit(0 if report["passed"] else 1)
+
+
+if __name__ == "__main__":
+    main()
