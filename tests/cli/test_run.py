@@ -94,6 +94,15 @@ def test_two_interrupts_leave(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(conversation.messages) == 2
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """In the background of a shell script, processes ignore the signal and their children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_stops_an_answer_and_another_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     typed(monkeypatch, "hello", KeyboardInterrupt, "never")
     backend = ScriptedBackend()
