@@ -14,7 +14,9 @@
 namespace mlxcel::MLXCEL_ISA {
 
 // Rows that one kernel may take: up to as many as the registers hold sums for.
-#if defined(__AVX512F__)
+#if defined(__AMX_INT8__)
+using Heights = std::integer_sequence<int, 1, 2, 3, 4, 8>;  // halves of a block, which twelve would leave four of
+#elif defined(__AVX512F__)
 using Heights = std::integer_sequence<int, 1, 2, 3, 4, 8, 12>;
 #elif defined(__AVX2__) || defined(__ARM_NEON)
 using Heights = std::integer_sequence<int, 1, 2, 3, 4>;
