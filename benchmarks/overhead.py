@@ -120,6 +120,8 @@ async def served(url: str, process: int, streams: int) -> Cost:
             frames[index] += sum(line.startswith(b"data: {") for line in lines)
             moved.set()
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
     async def until(least: int, of: Any) -> None:
         while of(frames) < least:
