@@ -1,8 +1,9 @@
 """What scheduling and HTTP add to a step: our server beside the bare loop of decoding and sampling, in the same run.
 
-Two kinds of steps. `model`: real ones; where the kernels use every processor, HTTP and the clients, which run in
-another process, compete with them. `paced`: a step that sleeps instead of computing, which leaves the cost alone, in
-wall time and in processor time of the server (Linux only). Takes turns; medians. Prints one JSON document.
+Two kinds of steps. `model`: real ones; where the kernels use every processor, HTTP competes with them. So do the
+clients, which run in another process; to keep their own work out of the comparison they read twenty times a second.
+`paced`: a step that sleeps instead of computing, which leaves the cost alone, in wall time and in processor time of the
+server (Linux only). Takes turns; medians. Prints one JSON document.
 
     python -m benchmarks.overhead --model smollm2.gguf
 """
@@ -34,7 +35,9 @@ from mlxcel.engine.sampling.sampler import Sampler, sample
 
 BARS_MS = {1: 0.3, 8: 1.0}
 """What a step may cost more than the bare one, by the number of streams."""
-STEPS = 300
+STEPS = 900
+CLIENT_READS = 0.05
+"""Seconds between two looks of a client at what has arrived."""
 PROMPT_WORDS = 20
 SEED = 7
 SAMPLING: dict[str, Any] = {"temperature": 0.8, "seed": SEED, "ignore_eos": True}
@@ -113,6 +116,7 @@ async def served(url: str, process: int, streams: int) -> Cost:
         )
         lines, rest = list[bytes](), b""
         while b"data: [DONE]" not in lines:
+            await asyncio.sleep(CLIENT_READS)
             piece = await reader.read(1 << 16)
             if not piece:
                 raise RuntimeError("the stream broke off")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+import h11
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
@@ -157,3 +158,43 @@ def test_a_connection_that_is_gone_leaves_no_timers() -> None:
         assert transport.ended is None
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_body_in_pieces_is_framed_as_its_version_wants(version: str) -> None:
+    """Pieces are framed here and not by h11, which reads them again as the judge."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for body in (b"a", b"", b"bc" * 4000, b"\r\n0\r\n\r\n"):
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"end"})
+
+    async def work() -> list[bytes]:
+        server = uvicorn.Server(uvicorn.Config(app, http=EnvelopeProtocol, log_config=None, lifespan="off"))
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            task = asyncio.create_task(server.serve(sockets=[listener]))
+            while not server.started:
+                await asyncio.sleep(0.001)
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            bodies: list[bytes] = []
+            for _ in range(1 if version == "1.0" else 3):  # one connection, several answers
+                client = h11.Connection(h11.CLIENT)
+                writer.write(f"GET / HTTP/{version}\r\nHost: a\r\n\r\n".encode())
+                client.send(h11.Request(method="GET", target="/", headers=[("Host", "a")]))
+                client.send(h11.EndOfMessage())
+                body = b""
+                while not isinstance(event := client.next_event(), h11.EndOfMessage):
+                    if event is h11.NEED_DATA:
+                        client.receive_data(await reader.read(1 << 16))
+                    elif isinstance(event, h11.Data):
+                        body += event.data
+                bodies.append(body)
+            writer.close()
+            await writer.wait_closed()
+            server.should_exit = True
+            await task
+        return bodies
+
+    assert set(asyncio.run(work())) == {b"a" + b"bc" * 4000 + b"\r\n0\r\n\r\n" + b"end"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mlxcel.config import CacheConfig
+from mlxcel.engine import worker
 from mlxcel.engine.admission import Admission
 from mlxcel.engine.backend import Logits
 from mlxcel.engine.cache.prompt_cache import PromptCache
@@ -186,7 +188,7 @@ class World:
     def release(self) -> None:
         self.released += 1
 
-    def arrive(self) -> None:
+    def arrive(self, wanted: int | None = None) -> Life:
         rng = self.rng
         self.keys += 1
         prompt = bytes([48 + rng.randrange(3)]) * rng.choice([1, 5, 20, 60]) + bytes(
@@ -202,12 +204,14 @@ class World:
             tenant=rng.choice(["", "a"]),
             history=len(prompt) - rng.randrange(3),
         )
-        generation, wanted = Generation(request), rng.choice([0, 1, 3, 10, 30, 60])
+        generation = Generation(request)
+        wanted = rng.choice([0, 1, 3, 10, 30, 60]) if wanted is None else wanted
         shift = ContextShift(CONTEXT, 4)
         sequence = Sequence(self.keys, request, generation, ByteTokenizer(), wanted, shift)
         self.lives[generation] = life = Life(sequence, wanted)
         self.alive.append(life)
         self.worker.submit(sequence)
+        return life
 
     def step(self, arrivals: float = 0.25) -> None:
         """Something may happen outside, then the worker does one thing."""
@@ -322,3 +326,30 @@ def test_everything_at_once(name: str) -> None:
     assert not world.kv.sequences
     world.cache.clear()
     assert world.kv.memory.used == 0
+
+
+def test_text_of_short_steps_is_gathered_up_to_the_next_prompt_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "POST_INTERVAL", 1e9)
+    world = World(Case(), seed=1)
+    world.worker._posted = time.monotonic()
+
+    def begin() -> Life:
+        """A new request, whose prompt has been read when this returns."""
+        life = world.arrive(30)
+        while life.sequence not in world.scheduler.rows:
+            world.worker.turn()
+        return life
+
+    first = begin()
+    for _ in range(5):
+        world.worker.turn()
+    assert not first.events
+    begin()
+    assert first.text, "what was there before the prompt of another went out before it was read"
+    before = len(first.events)
+    for _ in range(5):
+        world.worker.turn()
+    assert len(first.events) == before
+    while not first.end:
+        world.worker.turn()
+    assert first.text == expected(bytes(first.sequence.request.prompt), 30, CONTEXT, 4)

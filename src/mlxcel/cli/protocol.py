@@ -7,10 +7,32 @@ request, and then reads the body as the next request. h11 also limits the size o
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+_MAX_HEADERS = 16 * 1024
+"""Bytes of a request's line and headers; h11's own default."""
+
+
+class _Connection(h11.Connection):
+    """Puts the pieces of a chunked body into their frames by itself.
+
+    h11 takes each piece through its state machine, which costs as much as everything else that HTTP does for a token.
+    """
+
+    _chunked = False
+
+    def send(self, event: h11.Event) -> bytes | None:
+        """The bytes of an event."""
+        if self._chunked and type(event) is h11.Data:
+            return b"%x\r\n%b\r\n" % (len(event.data), event.data) if event.data else b""
+        output = super().send(event)
+        self._chunked = isinstance(event, h11.Response) and b"transfer-encoding: chunked" in (output or b"").lower()
+        return output
 
 
 class EnvelopeProtocol(H11Protocol):
@@ -24,6 +46,11 @@ class EnvelopeProtocol(H11Protocol):
     """Runs out unless the request under way is complete by then."""
     _reading: asyncio.TimerHandle | None = None
     """Runs out unless the client has taken enough of the answer by then."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Arguments as uvicorn gives them."""
+        super().__init__(*arguments, **options)
+        self.conn = _Connection(h11.SERVER, _MAX_HEADERS)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there; from now on it has to ask something."""

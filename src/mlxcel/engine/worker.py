@@ -1,7 +1,7 @@
 """The thread that owns the model.
 
 It alone loads, prefills, decodes and edits caches. New sequences come in through a queue, cancellation through a
-flag on the `Generation`, and what happened in a step goes out as one batch of events.
+flag on the `Generation`, and what happened in a step, or in a few very short ones, goes out as one batch of events.
 
 A prompt or a row that fails ends alone. A decode step that fails ends the rows that were in it, drops all caches, and
 the thread goes on; several of those in a row mean that the model is broken, and the thread gives up. Prompts that fail
@@ -35,6 +35,8 @@ from mlxcel.engine.sequence import Sequence
 log = logging.getLogger(__name__)
 
 MAX_FAILED_STEPS = 3
+POST_INTERVAL = 0.005
+"""Seconds for which text of short steps is gathered."""
 
 PROBE = -2
 """Key of the sequence that shows whether the model still reads."""
@@ -82,6 +84,7 @@ class Worker(threading.Thread):
         self._died = died
         self._inbox: queue.SimpleQueue[Sequence | Callable[[], None] | None] = queue.SimpleQueue()
         self._outbox: list[tuple[Generation, Event]] = []
+        self._posted = 0.0  # when the last events went out
         self._stopping = False
         self._failed_steps = 0
         self._unfit: list[tuple[Sequence, Exception]] = []  # could not even begin
@@ -135,7 +138,8 @@ class Worker(threading.Thread):
         self._step_began = time.monotonic()
         self._drop_cancelled()
         self._step()
-        self._flush()
+        if self._scheduler.idle or self._due():
+            self._flush()
         self._step_began = None
 
     def _take_in(self) -> None:
@@ -206,6 +210,7 @@ class Worker(threading.Thread):
             self._post_events(sequence, sequence.finish(FinishReason.LENGTH, StopKind.LIMIT))
             self._release([sequence])
             return
+        self._flush()  # a prefill may take long
         began = time.perf_counter()
         try:
             if step.end > step.start:
@@ -360,7 +365,15 @@ class Worker(threading.Thread):
         if len(keep) < len(rows):
             self._backend.leave(keep)
 
+    def _due(self) -> bool:
+        """Whether events go out now. Every delivery wakes the event loop, which takes a processor from the next step: of
+        very short steps, text may wait for another one."""
+        return time.monotonic() - self._posted >= POST_INTERVAL or any(
+            isinstance(event, Finished) for _, event in self._outbox
+        )
+
     def _flush(self) -> None:
         if self._outbox:
+            self._posted = time.monotonic()
             batch, self._outbox = self._outbox, []
             self._post(batch)
