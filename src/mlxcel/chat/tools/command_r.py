@@ -24,7 +24,7 @@ def read(src: Source, sink: Sink) -> Reading[None]:
                 break
             yield from _pair(src, later)
     except Unfinished:
-        pass
+        src.pos = len(src.text)
     src.commit()
     later.pour(sink)
 

@@ -26,7 +26,7 @@ def read(src: Source, sink: Sink) -> Reading[None]:
         src.commit()
         return
     yield from src.space()
-    if (yield from src.peek()) != "{" and not (src.ends_within("{") and sink.tools.accept(name)):
+    if (yield from src.peek()) != "{" and not (src.cut and src.ends_within("{") and sink.tools.accept(name)):
         raise NotACall
     src.commit()
     yield from read_json(src, sink, name, OPEN)

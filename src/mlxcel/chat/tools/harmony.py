@@ -36,10 +36,9 @@ def read(src: Source, sink: Sink, on_content: Callable[[], None], header: str = 
     """
     channel = yield from _header(src)
     if not (yield from src.takes(MESSAGE)):
-        if (yield from src.peek()):
+        if not src.cut or (yield from src.peek()):
             raise NotACall
-        src.commit()  # the text ends inside the header
-        return
+        return  # the budget ended inside the header
     src.commit()
     recipient = _TO.search(channel) or _TO.search(header)
     if recipient is not None:
@@ -57,10 +56,8 @@ def read_start(src: Source, sink: Sink, on_content: Callable[[], None]) -> Readi
         yield from read(src, sink, on_content, header)
     elif (yield from src.sees(MESSAGE)):
         yield from _unchannelled(src, sink, on_content, header)
-    elif (yield from src.peek()):
+    elif not src.cut or (yield from src.peek()):
         raise NotACall
-    else:
-        src.commit()
 
 
 def _unchannelled(src: Source, sink: Sink, on_content: Callable[[], None], header: str) -> Reading[None]:

@@ -69,7 +69,7 @@ class JsonCalls:
         while char != "]":
             if char == "{":
                 yield from self.object()
-            elif self.strict:
+            elif self.strict and not self.shape:
                 raise NotACall
             else:
                 yield from value(src, ignore)
@@ -79,6 +79,8 @@ class JsonCalls:
                 char = yield from separator(src)
             elif char != "]":
                 fail(src)
+        if self.strict and not self.shape:
+            raise NotACall
         src.pos += 1
 
     def object(self) -> Reading[None]:
@@ -88,7 +90,8 @@ class JsonCalls:
             yield from self._members(call)
         except Malformed:
             # Models forget the last brace. What counts is that the arguments are complete.
-            self._close(call)
+            if call.complete or call.started:
+                self._close(call)
             raise
         except NotACall:
             if call.started:

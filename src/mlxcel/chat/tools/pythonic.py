@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mlxcel.chat.tools.json_calls import read_row, skip
+from mlxcel.chat.tools.json_calls import read_row
 from mlxcel.chat.tools.json_text import compact, loads
 from mlxcel.chat.tools.python_text import to_json
 from mlxcel.chat.tools.sink import Later, Sink, whole
@@ -34,7 +34,15 @@ _MAX_DEPTH = 32
 
 
 def read(src: Source, sink: Sink) -> Reading[None]:
-    """Read what stands after the opening mark. Raises NotACall when no list of calls follows."""
+    """Read what stands after the opening mark. Raises NotACall when no list of calls follows, and no closing mark."""
+    try:
+        yield from _marked(src, sink)
+    except NotACall:
+        if (yield from src.until(CLOSE, OPEN)) != CLOSE and not src.committed:
+            raise
+
+
+def _marked(src: Source, sink: Sink) -> Reading[None]:
     yield from src.space()
     if not (yield from src.takes("[")):
         raise NotACall
@@ -43,12 +51,7 @@ def read(src: Source, sink: Sink) -> Reading[None]:
         src.commit()
         yield from read_row(src, sink, CLOSE, between=",]")
         return
-    try:
-        yield from _list(src, sink)
-    except NotACall:
-        if not src.committed:
-            raise
-        yield from skip(src, CLOSE)
+    yield from _list(src, sink)
 
 
 def read_bare(src: Source, sink: Sink) -> Reading[None]:

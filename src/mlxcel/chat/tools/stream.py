@@ -140,13 +140,17 @@ class ToolStream:
         """Read a mark that is about to come, and the call it begins."""
         src = self._src
         if mark in self._ordinary:
+            visible = mark.lstrip()
+            space = len(mark) - len(visible)  # a line break that belongs to the text before
+            self._prose.text(mark[:space])
+            src.pos += space
             src.mark()
-            src.pos += len(mark)
+            src.pos += len(visible)
             start = src.offset
             if not (yield from self._try(self._ordinary[mark])):
                 far = self._furthest - start > _FAR
-                self._prose.text(mark)
-                src.pos += len(mark)
+                self._prose.text(visible)
+                src.pos += len(visible)
                 if far and mark == pythonic.BARE_OPEN:
                     del self._ordinary[mark]
             return
