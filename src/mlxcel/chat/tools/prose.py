@@ -11,8 +11,8 @@ from mlxcel.engine.events import TextPiece, TokenLogprob
 class Prose:
     """Text for the user around calls, as pieces with every token's log probabilities exactly once.
 
-    Whitespace is kept back until it is clear what follows: beside markup it is dropped, except that the whitespace
-    before markup goes on separating two texts when the markup was no call. Text after a call is dropped.
+    Whitespace is kept back until it is clear what follows: beside markup it is dropped, except that the whitespace on
+    one side goes on separating two texts when the markup between was no call. Text after a call is dropped.
 
     A token that shows nothing gives a piece without text, so that pieces and tokens stay one to one. A token shown
     in part waits until all of it is shown or hidden. Positions count characters of the whole stream.
@@ -26,6 +26,7 @@ class Prose:
         self._shown: list[str] = []  # shown text whose piece is not complete yet
         self._space: list[str] = []  # whitespace whose turn has not come
         self._separator = ""  # goes before the next text
+        self._space_after: list[str] = []  # whitespace after markup, for want of some before it
         self._after_markup = False
         self.any = False
         """Whether there is text."""
@@ -46,6 +47,8 @@ class Prose:
         start = self._after_markup and len(text) - len(text.lstrip())
         if start:
             self.hide(self._position + start)
+            if not self._separator:
+                self._space_after.append(text[:start])
             text = text[start:]
         if not text:
             return
@@ -62,14 +65,13 @@ class Prose:
         space = "".join(self._space)
         self._space.clear()
         self.hide(self._position + len(space))
-        if self.any and space:
-            self._separator = space
+        self._separator = self._separator or space or "".join(self._space_after)
+        self._space_after.clear()
         self._after_markup = True
 
     def message(self) -> None:
         """A new message for the user begins; it stands on a line of its own."""
-        if self.any:
-            self._separator = "\n"
+        self._separator = "\n"
 
     def close(self) -> None:
         """A call has begun. Text before it goes out first, even if its token goes on."""
@@ -110,10 +112,11 @@ class Prose:
 
     def _show(self, text: str) -> None:
         """Show text that stands at the position."""
+        if self.any:
+            self._shown.append(self._separator or "".join(self._space_after))
+        self._separator = ""
+        self._space_after.clear()
         self.any = True
-        if self._separator:
-            self._shown.append(self._separator)
-            self._separator = ""
         start = self._position
         self._position += len(text)
         taken = 0

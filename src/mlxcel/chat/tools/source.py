@@ -141,10 +141,11 @@ class Source:
     def word(self, pattern: re.Pattern[str], limit: int = 256) -> Reading[str]:
         """Read at most `limit` characters that match `pattern` one by one."""
         while True:
-            end = min(_end(pattern, self.text, self.pos), self.pos + limit)
-            if end < len(self.text) or end - self.pos == limit or not (yield from self.more()):
-                word = self.text[self.pos : end]
-                self.pos = end
+            length = min(_end(pattern, self.text, self.pos) - self.pos, limit)
+            at_end = self.pos + length == len(self.text)
+            if not at_end or length == limit or not (yield from self.more()):
+                word = self.text[self.pos : self.pos + length]
+                self.pos += length
                 return word
 
     def space(self) -> Reading[None]:
