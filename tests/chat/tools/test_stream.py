@@ -35,11 +35,11 @@ _FRAGMENTS = sorted(
         *("<function=now>", "</function>", "<parameter=a>", "</parameter>", '<invoke name="now">', "</invoke>"),
         *('<parameter name="a">', "<response>", "</response>", "\n>>>now\n", "\n>>>all\n", "[now(", ")]", "a=1", ","),
         *("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "commentary to=now", "final", "analysis"),
-        *("Action: now\n", "Action Input: ", "[ARGS]", "call:now{", "a:1", "<|\"|>", "<escape>", "functions.now:0"),
+        *("Action: now\n", "Action Input: ", "[ARGS]", "call:now{", "a:1", '<|"|>', "<escape>", "functions.now:0"),
         *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|tool_call_argument_begin|>", "now", "rm"),
         *('{"name": "now", "arguments": ', '{"name": "rm", "parameters": ', '{"name": "now"', "{", "}", "{}", "[", "]"),
         *('"', "\\", "\\u", "\\ud83d", "null", "true", "1", ":", "'", "é", "😀", " ", "\n", "text ", "<", "<|", "]<]"),
-        *('<city>', "</city>", "to=", ";"),
+        *("<city>", "</city>", "to=", ";"),
     }
 )
 _HOSTILE = st.lists(st.sampled_from(_FRAGMENTS), max_size=25)
@@ -144,9 +144,20 @@ def test_hidden_tokens_are_given_while_the_call_comes_in() -> None:
 
 def test_a_token_that_is_half_shown_goes_with_its_text() -> None:
     message, deltas = _run(_tokens("one<tool_call>{}</tool_call> two", (6,)), None, FinishReason.STOP)
-    pieces = [(delta.text, [entry.chosen.text for entry in delta.logprobs]) for delta in deltas if isinstance(delta, TextPiece)]
+    pieces = [
+        (delta.text, [entry.chosen.text for entry in delta.logprobs])
+        for delta in deltas
+        if isinstance(delta, TextPiece)
+    ]
     assert pieces == [
-        *(("one", ["one<to"]), ("", ["ol_cal"]), ("", ["l>{}</"]), ("", ["tool_c"]), (" t", ["all> t"]), ("wo", ["wo"])),
+        *(
+            ("one", ["one<to"]),
+            ("", ["ol_cal"]),
+            ("", ["l>{}</"]),
+            ("", ["tool_c"]),
+            (" t", ["all> t"]),
+            ("wo", ["wo"]),
+        ),
     ]
     assert message.content == "one two"
 
@@ -160,7 +171,10 @@ def test_names_and_arguments_come_as_they_are_written() -> None:
     stream = ToolStream(TOOLS, new_id=lambda: "call_0")
     assert stream.feed(TextPiece('Hm.\n<tool_call>{"name": "get_wea')) == [TextPiece("Hm.")]
     assert stream.feed(TextPiece('ther", "arguments": ')) == []
-    assert stream.feed(TextPiece('{"city": "O')) == [CallStart(0, "call_0", "get_weather"), CallArguments(0, '{"city": "O')]
+    assert stream.feed(TextPiece('{"city": "O')) == [
+        CallStart(0, "call_0", "get_weather"),
+        CallArguments(0, '{"city": "O'),
+    ]
     assert stream.feed(TextPiece('slo"}')) == [CallArguments(0, 'slo"}')]
     assert stream.feed(TextPiece("}</tool_call> So.")) == []
     assert stream.finish(FinishReason.STOP) == []
@@ -189,7 +203,15 @@ def test_formats_that_are_to_stream_do(name: str) -> None:
 @pytest.mark.parametrize(
     ("held", "more"),
     [
-        *(("<tool_c", "!"), ("<|", "!"), ("[TOOL_", "!"), ("x\n>>", "!"), ("]<]mini", "!"), ("Action", "!"), ("[no", "!")),
+        *(
+            ("<tool_c", "!"),
+            ("<|", "!"),
+            ("[TOOL_", "!"),
+            ("x\n>>", "!"),
+            ("]<]mini", "!"),
+            ("Action", "!"),
+            ("[no", "!"),
+        ),
         *(("<function=no", "<"), ('{"na', 'tion": '), ('{"name": "x"', ', "y": '), ("[ ", "1"), ("<response> ", "!")),
     ],
 )
@@ -265,7 +287,8 @@ def test_more_calls_than_the_limit_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "prefix", "digits"), [(chat_id, "call_", 24), (responses_id, "call_", 16), (item_id, "fc_", 16), (messages_id, "toolu_", 16)]
+    ("make", "prefix", "digits"),
+    [(chat_id, "call_", 24), (responses_id, "call_", 16), (item_id, "fc_", 16), (messages_id, "toolu_", 16)],
 )
 def test_ids(make: object, prefix: str, digits: int) -> None:
     ids = {make() for _ in range(100)}  # type: ignore[operator]

@@ -64,14 +64,12 @@ class ToolStream:
         self._src = Source()
         self._src.on_commit = self._prose.markup
         self._plain = not tools and dialect is not Dialect.HARMONY
-        self._ordinary = dict(ORDINARY)
-        self._special = dict(SPECIAL)
-        self._special[harmony.CHANNEL] = self._read_channel
-        self._ordinary[harmony.START] = self._read_start
-        self._stray = STRAY
         self._furthest = 0  # where the last reader that found no call gave up
         if dialect is Dialect.HARMONY:
             self._own_harmony()
+        else:
+            special = {**SPECIAL, harmony.CHANNEL: self._read_channel}
+            self._look_for(special, {**ORDINARY, harmony.START: self._read_start})
         self._run = self._read()
         next(self._run)
 
@@ -108,8 +106,7 @@ class ToolStream:
         self._src.mark()
         yield from self._try(self._beginning)
         while True:
-            marks = (*self._special, *self._ordinary, *self._stray)
-            found = yield from self._src.until(*marks, out=self._prose.text)
+            found = yield from self._src.until(*self._marks, out=self._prose.text)
             if not found:
                 return
             yield from self._markup(found)
@@ -152,7 +149,7 @@ class ToolStream:
                 self._prose.text(visible)
                 src.pos += len(visible)
                 if far and mark == pythonic.BARE_OPEN:
-                    del self._ordinary[mark]
+                    self._look_for(self._special, {key: self._ordinary[key] for key in self._ordinary if key != mark})
             return
         src.pos += len(mark)
         self._prose.markup()
@@ -167,9 +164,10 @@ class ToolStream:
         try:
             yield from reader(src, self._calls)
         except NotACall:
-            self._furthest = src.offset
-            src.rewind()
-            return False
+            if not src.committed:
+                self._furthest = src.offset
+                src.rewind()
+                return False
         src.commit()
         self._prose.hide(src.offset)
         self._prose.closed = self._calls.any
@@ -185,9 +183,13 @@ class ToolStream:
 
     def _own_harmony(self) -> None:
         """Look for nothing but Harmony's marks from now on."""
-        self._special = {harmony.CHANNEL: self._read_channel, harmony.START: self._read_start}
-        self._ordinary = {}
-        self._stray = frozenset(harmony.MARKS) - self._special.keys()
+        special = {harmony.CHANNEL: self._read_channel, harmony.START: self._read_start}
+        self._look_for(special, {}, frozenset(harmony.MARKS) - special.keys())
+
+    def _look_for(self, special: dict[str, Reader], ordinary: dict[str, Reader], stray: frozenset[str] = STRAY) -> None:
+        self._special = special
+        self._ordinary = ordinary
+        self._marks = (*special, *ordinary, *stray)
 
     def _emit(self, delta: Delta) -> None:
         if isinstance(delta, TextPiece):
