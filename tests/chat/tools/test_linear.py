@@ -6,7 +6,6 @@ Work is counted, not timed: calls of functions, and characters that the source c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import FrameType
 
 import pytest
@@ -246,7 +245,7 @@ def _run(text: str, size: int) -> ToolStream:
     return stream
 
 
-def _work(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> int:
+def _work(monkeypatch: pytest.MonkeyPatch, text: str, size: int) -> int:
     count = 0
     feed, rewind = Source.feed, Source.rewind
 
@@ -270,7 +269,7 @@ def _work(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> int:
         patch.setattr(Source, "rewind", counted_rewind)
         sys.setprofile(profile)
         try:
-            run()
+            _run(text, size)
         finally:
             sys.setprofile(None)
     return count
@@ -284,10 +283,7 @@ def test_every_format_is_attacked() -> None:
 def test_twice_the_text_is_twice_the_work(start: str, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Far above every limit on lengths and depths; those make work grow more slowly from there on.
     for size, length, end in ((1, 2000, ""), (100_000, 6000, ""), (100_000, 6000, "</tool_call>!")):
-        small, large = (
-            _work(monkeypatch, lambda text=_text(start, unit, factor * length, end): _run(text, size))
-            for factor in (1, 2)
-        )
+        small, large = (_work(monkeypatch, _text(start, unit, factor * length, end), size) for factor in (1, 2))
         assert large < 2.3 * small + 2000
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mlxcel.chat.tools.coerce import Rules, coerce, is_plain_string
 from mlxcel.chat.tools.json_text import compact, quote
 from mlxcel.chat.tools.sink import Sink
@@ -34,17 +32,9 @@ class Arguments:
 
     def add(self, key: str, raw: str) -> None:
         """A complete value as the model wrote it; whitespace around it is dropped."""
-        self.add_json(key, compact(coerce(raw.strip(), self._schemas.get(key), self._rules)))
-
-    def add_value(self, key: str, value: Any) -> None:
-        """A value that already is what it means."""
-        self.add_json(key, compact(value))
-
-    def add_json(self, key: str, text: str) -> None:
-        """A value in JSON."""
         if self.accepts(key):
             self._open(key)
-            self._sink.arguments(text)
+            self._sink.arguments(compact(coerce(raw.strip(), self._schemas.get(key), self._rules)))
 
     def begin_text(self, key: str) -> None:
         """A text value begins."""

@@ -77,7 +77,7 @@ def _kind_of_name(name: Any) -> str | None:
 
 
 def _coerce(raw: str, schema: Any, rules: Rules, depth: int) -> Any:
-    """As `coerce`; _REFUSED where only the loose rule is left. Declared types take the raw text when it does not fit."""
+    """As `coerce`; _REFUSED where only the loose rule is left. A text that does not fit a declared type stays text."""
     fields: Mapping[str, Any] = cast(Mapping[str, Any], schema) if isinstance(schema, Mapping) else {}
     if rules is Rules.LAX and raw.strip().lower() == "null" and not is_plain_string(fields):
         return None

@@ -45,8 +45,8 @@ _SIGNS: dict[Dialect, tuple[tuple[str, ...], ...]] = {
     Dialect.MISTRAL_NEMO: (("[TOOL_CALLS]",),),
     Dialect.FUNCTIONARY_V32: ((">>>",),),
     Dialect.FUNCTIONARY_V31: (("<function=",),),
-    Dialect.PYTHONIC: (("<|tool_call_start|>",), ("<|python_start|>",), ("[func_name1(",)),
-    Dialect.LLAMA3: (("<|python_tag|>",), ('"parameters": dictionary of argument',), ('{"name": ', '"parameters": ')),
+    Dialect.PYTHONIC: (("<|tool_call_start|>",), ("<|tool_list_start|>",), ("<|python_start|>",), ("[func_name1(",)),
+    Dialect.LLAMA3: (("<|python_tag|>",), ("<|start_header_id|>", '{"name": ', '"parameters": ')),
     Dialect.COMMAND_R: (("Action:", "Action Input:"),),
     Dialect.GENERIC_JSON: (('"name"', '"arguments"'),),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from mlxcel.chat.tools.json_calls import skip
 from mlxcel.chat.tools.json_text import Malformed, value
 from mlxcel.chat.tools.sink import Later, Sink
 from mlxcel.chat.tools.source import NotACall, Reading, Source
@@ -51,7 +50,7 @@ def read_json(src: Source, sink: Sink, name: str, *resume: str) -> Reading[None]
     try:
         yield from value(src, later.arguments)
     except Malformed:
-        yield from skip(src, *resume)
+        yield from src.skip(*resume)
         return
     later.end()
     later.pour(sink)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mlxcel.chat.tools.json_calls import JsonCalls, skip
+from mlxcel.chat.tools.json_calls import JsonCalls
 from mlxcel.chat.tools.json_text import Malformed, Unfinished, separator
 from mlxcel.chat.tools.llama3 import BETWEEN
 from mlxcel.chat.tools.sink import Later, Sink
@@ -39,7 +39,7 @@ def read(src: Source, sink: Sink, streams: Callable[[str], bool]) -> Reading[Non
                 return
     except Malformed as error:
         if gate.open:
-            yield from skip(src)
+            yield from src.skip()
             return
         if not isinstance(error, Unfinished) or not (calls.shape or sink.tools.accept(calls.name)):
             raise NotACall from error

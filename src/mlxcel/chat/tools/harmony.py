@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from mlxcel.chat.tools.json_calls import skip
 from mlxcel.chat.tools.json_text import is_json
 from mlxcel.chat.tools.sink import Sink, whole
 from mlxcel.chat.tools.source import NotACall, Reading, Source
@@ -46,7 +45,7 @@ def read(src: Source, sink: Sink, on_content: Callable[[], None], header: str = 
     elif next(iter(channel.split()), "").partition("<")[0] in _CONTENT_CHANNELS:
         on_content()
     else:
-        yield from skip(src, *_BODY_ENDS)
+        yield from src.skip(*_BODY_ENDS)
 
 
 def read_start(src: Source, sink: Sink, on_content: Callable[[], None]) -> Reading[None]:

@@ -195,14 +195,4 @@ def read_row(src: Source, sink: Sink, *resume: str, between: str = "") -> Readin
     except Unfinished:
         return
     except Malformed:
-        yield from skip(src, *resume)
-
-
-def skip(src: Source, *literals: str) -> Reading[None]:
-    """Read up to the first of `literals`, or to the end."""
-    if literals:
-        yield from src.until(*literals)
-    else:
-        src.pos = len(src.text)
-        while (yield from src.more()):
-            src.pos = len(src.text)
+        yield from src.skip(*resume)

@@ -59,6 +59,7 @@ STRAY = frozenset(
         pythonic.CLOSE,
         *pythonic.PYTHON_MARKS,
         *minimax_m2.WRAPPER,
+        *qwen3_coder.OTHER_WRAPPER,
     )
 )
 """Markup that may be left around calls: it is never shown."""

@@ -79,15 +79,11 @@ class Prose:
         self.closed = True
         self._give(())
 
-    def reopen(self) -> None:
-        """That call was none."""
-        self.closed = False
-
     def hide(self, position: int) -> None:
         """Everything before `position` that is not shown yet never will be; not with whitespace waiting."""
         if not self._space and position > self._position:
             self._position = position
-            self._settle()
+            self.settle()
 
     def flush(self) -> None:
         """Give shown text that no token waits for."""
@@ -98,12 +94,8 @@ class Prose:
         """The stream is over: whitespace at its end is text."""
         self._show_space()
         self.hide(self._end)
-        self._settle()
+        self.settle()
         self.flush()
-
-    def settle(self) -> None:
-        """Give the entries of tokens that end where reading stands."""
-        self._settle()
 
     def _show_space(self) -> None:
         for space in self._space:
@@ -127,7 +119,8 @@ class Prose:
             self._give(entries)
         self._shown.append(text[taken:])
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Give the entries of tokens that end where reading stands."""
         while self._entries and self._entries[0][0] <= self._position:
             self._give(self._entries.popleft()[1])
 

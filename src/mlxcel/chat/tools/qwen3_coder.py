@@ -6,11 +6,12 @@ Functionary v3.1 has the same outer tags; its body is JSON.
 from __future__ import annotations
 
 from mlxcel.chat.tools import functionary_v31, xml_calls
-from mlxcel.chat.tools.json_calls import skip
 from mlxcel.chat.tools.sink import Sink
 from mlxcel.chat.tools.source import NotACall, Reading, Source
 
 OPEN = functionary_v31.OPEN
+OTHER_WRAPPER = ("<seed:tool_call>", "</seed:tool_call>")
+"""Seed-OSS writes the same calls inside these."""
 _WRAPPER_END = "</tool_call>"
 _TAGS = xml_calls.Tags("<parameter=", "</parameter>", functionary_v31.CLOSE, _WRAPPER_END)
 
@@ -38,4 +39,4 @@ def read_wrapped(src: Source, sink: Sink) -> Reading[None]:
     try:
         yield from read(src, sink)
     except NotACall:
-        yield from skip(src, _WRAPPER_END, OPEN)
+        yield from src.skip(_WRAPPER_END, OPEN)

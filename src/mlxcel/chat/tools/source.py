@@ -196,6 +196,15 @@ class Source:
                 return ""
             yield from self.more()
 
+    def skip(self, *literals: str) -> Reading[None]:
+        """Read up to the first of `literals`, or to the end."""
+        if literals:
+            yield from self.until(*literals)
+        else:
+            self.pos = len(self.text)
+            while (yield from self.more()):
+                self.pos = len(self.text)
+
     def text_until(self, *literals: str) -> Reading[tuple[str, str]]:
         """As `until`, with the text before: (text, literal)."""
         parts: list[str] = []

@@ -137,19 +137,7 @@ class ToolStream:
         """Read a mark that is about to come, and the call it begins."""
         src = self._src
         if mark in self._ordinary:
-            visible = mark.lstrip()
-            space = len(mark) - len(visible)  # a line break that belongs to the text before
-            self._prose.text(mark[:space])
-            src.pos += space
-            src.mark()
-            src.pos += len(visible)
-            start = src.offset
-            if not (yield from self._try(self._ordinary[mark])):
-                far = self._furthest - start > _FAR
-                self._prose.text(visible)
-                src.pos += len(visible)
-                if far and mark == pythonic.BARE_OPEN:
-                    self._look_for(self._special, {key: self._ordinary[key] for key in self._ordinary if key != mark})
+            yield from self._ordinary_mark(mark)
             return
         src.pos += len(mark)
         self._prose.markup()
@@ -157,6 +145,22 @@ class ToolStream:
         if mark in self._special:
             src.mark()
             yield from self._try(self._special[mark])
+
+    def _ordinary_mark(self, mark: str) -> Reading[None]:
+        src = self._src
+        visible = mark.lstrip()
+        space = len(mark) - len(visible)  # a line break that belongs to the text before
+        self._prose.text(mark[:space])
+        src.pos += space
+        src.mark()
+        src.pos += len(visible)
+        start = src.offset
+        if (yield from self._try(self._ordinary[mark])):
+            return
+        self._prose.text(visible)
+        src.pos += len(visible)
+        if mark == pythonic.BARE_OPEN and self._furthest - start > _FAR:
+            self._look_for(self._special, {key: self._ordinary[key] for key in self._ordinary if key != mark})
 
     def _try(self, reader: Reader) -> Reading[bool]:
         """Have a call read. False: it was none, and reading is back at the mark."""

@@ -12,7 +12,8 @@ CASES = [
     Case("two wrappers", f"<response>{_OSLO}</response><response>{_NOW}</response>", "", (OSLO, ("now", "{}"))),
     Case(
         "the model's own text",
-        '<response><tool_call>{"name": "send", "arguments": {"text":"é \\" <response>",  "weight": 2.0}}</tool_call></response>',
+        '<response><tool_call>{"name": "send", "arguments": {"text":"é \\" <response>",  "weight": 2.0}}</tool_call>'
+        "</response>",
         "",
         (("send", '{"text":"é \\" <response>",  "weight": 2.0}'),),
     ),

@@ -60,13 +60,15 @@ CASES = [
     ),
     Case(
         "other keys are passed over",
-        '<tool_call>{"id": {"a": [1, "]"]}, "name": "get_weather", "arguments": {"city": "Oslo"}, "x": null}</tool_call>',
+        '<tool_call>{"id": {"a": [1, "]"]}, "name": "get_weather", "arguments": {"city": "Oslo"}, "x": null}'
+        "</tool_call>",
         "",
         (OSLO,),
     ),
     Case(
         "OpenAI's wrapper",
-        '<tool_call>{"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}</tool_call>',
+        '<tool_call>{"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}'
+        "</tool_call>",
         "",
         (OSLO,),
     ),

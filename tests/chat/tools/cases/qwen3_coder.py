@@ -11,6 +11,12 @@ def _send(*parameters: tuple[str, str]) -> str:
 CASES = [
     Case("one call", _OSLO, "", (OSLO_COMPACT,)),
     Case("no wrapper", "<function=get_weather><parameter=city>Oslo</parameter></function>", "", (OSLO_COMPACT,)),
+    Case(
+        "Seed's wrapper",
+        "<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>",
+        "",
+        (("now", "{}"),),
+    ),
     Case("two calls", f"{_OSLO}\n{_OSLO}", "", (OSLO_COMPACT, OSLO_COMPACT)),
     Case(
         "two calls in one wrapper",
