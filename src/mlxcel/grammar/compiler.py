@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llguidance
@@ -14,9 +14,10 @@ import llguidance
 from mlxcel.engine.backend import ModelInfo
 from mlxcel.engine.constraint import Constraint, ConstraintError, Rule
 from mlxcel.grammar.errors import NotCompiled, UnsupportedTokenizer
+from mlxcel.grammar.forced_tools import Tool, WireForm, forced_tools
 from mlxcel.grammar.limits import check_limits
 from mlxcel.grammar.matcher import Matcher
-from mlxcel.grammar.schema import refusal, schema_grammar
+from mlxcel.grammar.schema import engine_schema, refusal
 from mlxcel.grammar.thinking import AfterReasoning
 from mlxcel.grammar.vocabulary import Vocabulary
 
@@ -57,12 +58,18 @@ class Compiler:
     def schema(self, schema: dict[str, Any]) -> CompiledRule:
         """The rule "JSON that is valid under `schema`". Raises GrammarError."""
         check_limits(schema)
-        return self._compiled(schema_grammar(schema), refusal)
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(engine_schema(schema))
+        except ValueError as error:
+            raise refusal("") from error
+        return self._compiled(grammar, refusal)
 
-    def lark(self, grammar: str) -> CompiledRule:
-        """The rule of a grammar in llguidance's Lark dialect. Raises GrammarError."""
-        text = llguidance.LLMatcher.grammar_from_lark(grammar)
-        return self._compiled(text, lambda detail: NotCompiled("the grammar could not be compiled"))
+    def forced_tools(self, tools: Sequence[Tool], form: WireForm, *, once: bool) -> CompiledRule:
+        """The rule "calls of `tools`", or with `once` exactly one. Raises GrammarError."""
+        for tool in tools:
+            check_limits(tool.parameters)
+        grammar = llguidance.LLMatcher.grammar_from_lark(forced_tools(tools, form, self._words(), once=once))
+        return self._compiled(grammar, lambda detail: NotCompiled("the tools could not be made a grammar"))
 
     def _compiled(self, grammar: str, refused: Callable[[str], NotCompiled]) -> CompiledRule:
         key = hashlib.sha256(grammar.encode()).digest()

@@ -10,11 +10,9 @@ import json
 import re
 from typing import Any, cast
 
-import llguidance
-
 from mlxcel.grammar.errors import NotCompiled
 
-_OPTIONS: Any = {
+_OPTIONS: dict[str, Any] = {
     "item_separator": ",",
     "key_separator": ":",
     "whitespace_flexible": True,
@@ -24,10 +22,10 @@ _OPTIONS: Any = {
     "lenient": False,
     "json_allow_general_unicode_escapes": False,
 }
-"""What decides how a schema is read."""
+"""All that decides how a schema is read."""
 
 _ENGINE_KEYWORD = "x-guidance"
-"""A schema could change the options with it."""
+"""Holds the options. What a client puts there is overwritten."""
 
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose value holds schemas under names that the user chose."""
@@ -60,15 +58,10 @@ _KEYWORDS = frozenset(
 """Those that may be named in a message; anything else could come from the schema."""
 
 
-def schema_grammar(schema: dict[str, Any]) -> str:
-    """The engine's grammar for the JSON texts that are valid under `schema`, which is within the limits. What is wrong
-    with a schema shows at the latest when the grammar is compiled. Raises NotCompiled."""
-    prepared = _prepared(schema)
-    prepared.pop(_ENGINE_KEYWORD, None)
-    try:
-        return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(prepared), overrides=_OPTIONS)
-    except ValueError as error:
-        raise NotCompiled("response_format schema could not be compiled") from error
+def engine_schema(schema: dict[str, Any]) -> str:
+    """The schema that the engine is to read, as JSON. `schema` is within the limits. What is wrong with it shows at the
+    latest when the engine compiles it. Raises NotCompiled."""
+    return json.dumps({**_prepared(schema), _ENGINE_KEYWORD: _OPTIONS})
 
 
 def refusal(detail: str) -> NotCompiled:
@@ -129,14 +122,10 @@ def _check_names(node: dict[str, Any]) -> None:
 
 
 def _check_count(node: dict[str, Any]) -> None:
-    """The engine counts a property that comes twice as two; those that are declared come once."""
+    """The engine counts a property that comes twice as two. Required ones come once."""
     least = node.get("minProperties")
-    if not isinstance(least, int | float) or least <= len(set(_names(node.get("required")))):
-        return
-    if node.get("additionalProperties") is not False or node.get("patternProperties"):
-        raise NotCompiled(
-            "response_format schema with minProperties must list its properties and set additionalProperties to false"
-        )
+    if isinstance(least, int | float) and least > len(set(_names(node.get("required")))):
+        raise NotCompiled("response_format schema has a minProperties above the number of required properties")
 
 
 def _names(value: Any) -> list[str]:

@@ -61,6 +61,10 @@ class Vocabulary:
         """What a token stands for; unlike in the text, special tokens are written out."""
         return self._tokenizer.token_bytes(token) or self._tokenizer.token_text(token).encode()
 
+    def is_special(self, token: int) -> bool:
+        """Whether the grammar engine takes a token for no text; it does so with some that others show."""
+        return self.trie.is_special_token(token)
+
     def tokens_of(self, text: bytes | str) -> list[int]:
         """Tokens for a text, special tokens inside it among them."""
         if isinstance(text, bytes):
@@ -85,7 +89,7 @@ def _trie(tokenizer: TextTokenizer) -> Any:
     # The engine and the text must agree on what a token says, or a valid text would be another one on the wire.
     for token in range(0, tokenizer.vocab_size, tokenizer.vocab_size // _COMPARED + 1):
         text = tokenizer.token_bytes(token)
-        if text and trie.decode_bytes([token]) != text:
+        if text and b"\xff" not in text and trie.decode_bytes([token]) != text:  # no UTF-8 has that byte
             log.warning("the grammar engine reads token %d differently", token)
             raise UnsupportedTokenizer
     return trie
