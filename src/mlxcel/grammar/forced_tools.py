@@ -1,7 +1,7 @@
 """The grammar of an answer that must call tools.
 
-Only for templates whose calls are a JSON object in a fixed wrapper. When no grammar can be made, the caller goes without:
-the prompt asks for the call, too.
+Only for templates whose calls are a JSON object in a fixed wrapper. When no grammar can be made, the caller goes
+without: the prompt asks for the call, too.
 """
 
 from __future__ import annotations

@@ -81,6 +81,8 @@ def _prepared(schema: Any) -> Any:
     """A copy of a schema with its own subschemas prepared. No deeper than the limits allow."""
     if isinstance(schema, list):
         return [_prepared(member) for member in cast(list[Any], schema)]
+    if isinstance(schema, float) and schema.is_integer() and abs(schema) < 2**53:
+        return int(schema)  # the engine wants counts to look like whole numbers
     if not isinstance(schema, dict):
         return schema
     node = cast(dict[str, Any], schema)
