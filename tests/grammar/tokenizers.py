@@ -18,15 +18,15 @@ WORDS = ("true", "null", '{"', '":', '",', " the", "20", "<think>")
 """Tokens of several bytes, from 258 on; the last is plain text that is never split."""
 
 
-def byte_tokenizer(*special: str) -> TextTokenizer:
-    """Tokens 0 to 255 are bytes; 256 ends a text and 257 begins one, as `tests.engine.scripted` has it. WORDS follow,
+def byte_tokenizer(*special: str, words: Sequence[str] = WORDS) -> TextTokenizer:
+    """Tokens 0 to 255 are bytes; 256 ends a text and 257 begins one, as `tests.engine.scripted` has it. `words` follow,
     then the tokens `special`."""
     vocabulary = dict(_BYTE_OF)
     backend = Tokenizer(BPE(vocabulary, []))
     backend.decoder = decoders.ByteLevel()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.add_special_tokens([AddedToken("<end>", special=True), AddedToken("<begin>", special=True)])
-    backend.add_tokens([AddedToken(word, normalized=False) for word in WORDS])
+    backend.add_tokens([AddedToken(word, normalized=False) for word in words])
     backend.add_special_tokens([AddedToken(text, special=True) for text in special])
     return TextTokenizer(backend, [EOS])
 
