@@ -11,6 +11,7 @@ import re
 from typing import Any, cast
 
 from mlxcel.grammar.errors import NotCompiled
+from mlxcel.grammar.unions import exclusive
 
 _OPTIONS: dict[str, Any] = {
     "item_separator": ",",
@@ -26,6 +27,9 @@ _OPTIONS: dict[str, Any] = {
 
 _ENGINE_KEYWORD = "x-guidance"
 """Holds the options. What a client puts there is overwritten."""
+
+_HINT = "discriminator"
+"""Makes the engine believe that the members of a oneOf exclude each other."""
 
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose value holds schemas under names that the user chose."""
@@ -61,7 +65,7 @@ _KEYWORDS = frozenset(
 def engine_schema(schema: dict[str, Any]) -> str:
     """The schema that the engine is to read, as JSON. `schema` is within the limits. What is wrong with it shows at the
     latest when the engine compiles it. Raises NotCompiled."""
-    return json.dumps({**_prepared(schema), _ENGINE_KEYWORD: _OPTIONS})
+    return json.dumps({**_prepared(schema, schema), _ENGINE_KEYWORD: _OPTIONS})
 
 
 def refusal(detail: str) -> NotCompiled:
@@ -77,10 +81,10 @@ def refusal(detail: str) -> NotCompiled:
     return NotCompiled("response_format schema could not be compiled")
 
 
-def _prepared(schema: Any) -> Any:
+def _prepared(schema: Any, root: dict[str, Any]) -> Any:
     """A copy of a schema with its own subschemas prepared. No deeper than the limits allow."""
     if isinstance(schema, list):
-        return [_prepared(member) for member in cast(list[Any], schema)]
+        return [_prepared(member, root) for member in cast(list[Any], schema)]
     if isinstance(schema, float) and schema.is_integer() and abs(schema) < 2**53:
         return int(schema)  # the engine wants counts to look like whole numbers
     if not isinstance(schema, dict):
@@ -93,11 +97,13 @@ def _prepared(schema: Any) -> Any:
         if keyword in _DATA:
             out[keyword] = value
         elif keyword in _NAMED and isinstance(value, dict):
-            out[keyword] = {name: _prepared(member) for name, member in cast(dict[str, Any], value).items()}
-        else:
-            out[keyword] = _prepared(value)
+            out[keyword] = {name: _prepared(member, root) for name, member in cast(dict[str, Any], value).items()}
+        elif keyword != _HINT:
+            out[keyword] = _prepared(value, root)
     if out.get("uniqueItems") is False:
         del out["uniqueItems"]
+    if "oneOf" in out and "anyOf" not in out and exclusive(node["oneOf"], root):
+        out["anyOf"] = out.pop("oneOf")
     _make_exact(out)
     return out
 
