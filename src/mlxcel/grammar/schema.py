@@ -28,9 +28,6 @@ _OPTIONS: dict[str, Any] = {
 _ENGINE_KEYWORD = "x-guidance"
 """Holds the options. What a client puts there is overwritten."""
 
-_HINT = "discriminator"
-"""Makes the engine believe that the members of a oneOf exclude each other."""
-
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose value holds schemas under names that the user chose."""
 
@@ -98,7 +95,7 @@ def _prepared(schema: Any, root: dict[str, Any]) -> Any:
             out[keyword] = value
         elif keyword in _NAMED and isinstance(value, dict):
             out[keyword] = {name: _prepared(member, root) for name, member in cast(dict[str, Any], value).items()}
-        elif keyword != _HINT:
+        else:
             out[keyword] = _prepared(value, root)
     if out.get("uniqueItems") is False:
         del out["uniqueItems"]

@@ -12,7 +12,7 @@ _MAX_STEPS = 64
 def exclusive(members: Any, root: dict[str, Any]) -> bool:
     """Whether no value can be valid under two of these members of a `oneOf`, as far as tags tell.
 
-    root: the document, for its references. The engine sees this for itself, but not through references.
+    root: the document, for its references. The engine sees this for itself, but through references only with a hint.
     """
     if not isinstance(members, list):
         return False
