@@ -46,7 +46,7 @@ class Matcher:
         return Matcher(self._vocabulary, self._state.deep_copy())
 
     def _look_ahead(self) -> bool:
-        """Make the next mask; True when nothing but the end may follow."""
+        """Make the next mask; True when nothing but the end may follow. Without any token it would be an error."""
         state = self._state
         if not state.is_stopped():  # it is stopped by errors, too
             state.unsafe_compute_mask_ptr(self._address, self._vocabulary.mask_bytes)
@@ -54,11 +54,7 @@ class Matcher:
             raise self._failure("the grammar engine failed")
         if state.is_stopped():
             return True
-        if np.bitwise_and(self._words, self._inner).any():
-            return False
-        if state.is_accepting():
-            return True
-        raise self._failure("no token may follow")
+        return state.is_accepting() and not np.bitwise_and(self._words, self._inner).any()
 
     def _failure(self, what: str) -> ConstraintError:
         log.warning("%s: %s", what, " ".join(self._state.get_error().split())[:500])
