@@ -17,7 +17,7 @@ def exclusive(members: Any, root: dict[str, Any]) -> bool:
     if not isinstance(members, list):
         return False
     tags = [dict(_tags(_resolved(member, root))) for member in cast(list[Any], members)]
-    shared = set[str].intersection(*map(set, tags)) if tags else set()
+    shared = [name for name in tags[0] if all(name in found for found in tags)] if tags else []
     return any(_all_differ([found[name] for found in tags]) for name in shared)
 
 
