@@ -81,7 +81,7 @@ class Compiler:
         state: Any = llguidance.LLMatcher(vocabulary.trie, f"{_FREE_TOKENS}\n{rules}", log_level=0, limits=_LIMITS)
         if state.is_error():
             detail: str = state.get_error()
-            log.warning("a grammar was refused: %s", " ".join(detail.split())[:500])
+            log.info("a grammar was refused: %s", " ".join(detail.split())[:500])
             raise refused(detail)
         try:
             rule = CompiledRule(vocabulary, Matcher(vocabulary, state))
