@@ -208,6 +208,14 @@ class SamplingDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarConfig:
+    """Structured output."""
+
+    allow_json_object: bool = False
+    """Serve `response_format` of type `json_object` as "any object"."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogConfig:
     """Where log lines go and how many."""
 
@@ -229,4 +237,5 @@ class ServerConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+    grammar: GrammarConfig = field(default_factory=GrammarConfig)
     log: LogConfig = field(default_factory=LogConfig)

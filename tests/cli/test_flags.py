@@ -103,6 +103,7 @@ SETTINGS = {
     "--turbo-boundary-v": ("0", 0),
     "--kv-bits": ("4", 4),
     "--kv-skip-last-layer": ("off", False),
+    "--allow-json-object": (None, True),
     "--enable-preemption": (None, True),
     "--context-shift": (None, True),
     "--keep": ("-1", -1),

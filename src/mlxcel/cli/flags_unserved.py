@@ -199,14 +199,13 @@ _SAMPLERS = Group(
 
 _CONSTRAINTS = Group(
     "Constrained output",
-    "this version does not constrain output",
+    "output is constrained by the schema of a request only",
     _LEAVE_OUT,
     (
         Row("--grammar", "TEXT"),
         Row("--grammar-file", "FILE"),
         Row("--json-schema -j", "JSON"),
         Row("--json-schema-file -jf", "FILE"),
-        Row("--allow-json-object", "", "off"),
         Row("--ignore-unknown-tools", "", "off"),
     ),
 )

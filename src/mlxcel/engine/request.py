@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from mlxcel.engine.constraint import Rule
 from mlxcel.engine.loops import LoopRule
 
 
@@ -112,6 +113,8 @@ class GenerationRequest:
     """None: no log probabilities; n: the chosen token's, with the n most likely alternatives."""
     loops: LoopRule | None = None
     """When to end a text that repeats itself; None: never."""
+    rule: Rule | None = None
+    """What the text must be; None: anything."""
     priority: Priority = Priority.NORMAL
     cache_prompt: bool = True
     """False: read the whole prompt, and leave nothing behind for others."""

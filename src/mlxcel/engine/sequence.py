@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlxcel.engine.backend import Tokenizer
+from mlxcel.engine.constraint import Constraint, Words
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
 from mlxcel.engine.loops import LoopDetector
 from mlxcel.engine.request import GenerationRequest
@@ -62,6 +63,7 @@ class Sequence:
         self._budget = budget
         self._shift = shift
         self._sampler: Sampler | None = None
+        self._constraint: Constraint | None = None
         self._loops = None if request.loops is None else LoopDetector(request.loops, budget)
         self._text = TextState(tokenizer, request.stop)
         self._generated = 0
@@ -122,6 +124,12 @@ class Sequence:
         return self._sampler
 
     @property
+    def mask(self) -> Words | None:
+        """The tokens that may come next; None: all. Raises ConstraintError."""
+        constraint = self._held_to()
+        return None if constraint is None else constraint.mask
+
+    @property
     def alternatives(self) -> int | None:
         """How many likely tokens to list with each; None: no log probabilities are wanted."""
         return self.request.logprobs
@@ -129,13 +137,16 @@ class Sequence:
     def advance(self, chosen: Chosen) -> list[Event]:
         """Take the next token; events end with `Finished` when it was the last.
 
-        Order of the tests: end token, stop string, budget, loop.
+        Order of the tests: end token, stop string, complete under the request's rule, budget, loop. Raises
+        ConstraintError, when nothing of the token has been said.
         """
         token = chosen.token
         if self._first_token is None:
             self._first_token = time.monotonic()
         if token in self._tokenizer.eos_token_ids:
             return self.finish(FinishReason.STOP, StopKind.EOS)
+        constraint = self._held_to()
+        complete = constraint is not None and constraint.consume(token)
         self._generated += 1
         self.tokens.append(token)
         entry = None if chosen.logprobs is None else token_logprob(token, chosen.logprobs, self._tokenizer)
@@ -143,6 +154,8 @@ class Sequence:
         events: list[Event] = [] if piece is None else [piece]
         if self._text.matched is not None:
             return [*events, self._finished(FinishReason.STOP, StopKind.WORD)]
+        if complete:
+            return [*events, *self.finish(FinishReason.STOP, StopKind.EOS)]
         if self.exhausted:
             return [*events, *self.finish(FinishReason.LENGTH, StopKind.LIMIT)]
         if self._loops is not None and self._loops.push(token):
@@ -156,6 +169,12 @@ class Sequence:
         if self._text.matched is not None and reason is not FinishReason.ERROR:
             reason, kind = FinishReason.STOP, StopKind.WORD
         return [*events, self._finished(reason, kind, message)]
+
+    def _held_to(self) -> Constraint | None:
+        """The constraint, begun when it is first asked for."""
+        if self._constraint is None and self.request.rule is not None:
+            self._constraint = self.request.rule.begin()
+        return self._constraint
 
     def _finished(self, reason: FinishReason, kind: StopKind, message: str | None = None) -> Finished:
         now = time.monotonic()

@@ -101,7 +101,7 @@ def test_conversations_no_prompt_can_be_made_of(template: str | None, words: str
         ({"tools": {}}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {}}, "response_format.type"),
+        ({"response_format": "json"}, "response_format"),
         ({"xtc_probability": 1.5}, "xtc_probability"),
         ({"thinking_budget_tokens": 5}, "thinking_budget_tokens"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),

@@ -9,7 +9,7 @@ import pytest
 
 from mlxcel.api.errors import ApiError
 from mlxcel.api.openai.schema import ChatRequest
-from mlxcel.api.openai.unserved import check_fields, check_response_format, check_tools
+from mlxcel.api.openai.unserved import check_fields, check_tools
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
@@ -66,17 +66,3 @@ def test_tools() -> None:
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}, {}, "sometimes", ""])
 def test_choices_that_need_tools(choice: Any) -> None:
     assert refusal(check_tools, tool_choice=choice).param == "tool_choice"
-
-
-def test_response_format() -> None:
-    check_response_format(chat())
-    check_response_format(chat(response_format={"type": "text"}))
-    schema = {"name": "x", "schema": {"type": "object"}}
-    for value, words in [
-        ({"type": "json_schema", "json_schema": schema}, "not supported by this version"),
-        ({"type": "json_object"}, "json_schema"),
-        ({"type": "xml"}, "json_schema"),
-    ]:
-        error = refusal(check_response_format, response_format=value)
-        assert error.param == "response_format"
-        assert words in error.message

@@ -88,6 +88,7 @@ def test_a_sampler_that_fails_harms_no_other() -> None:
 def test_a_sampler_that_cannot_be_made_harms_no_other() -> None:
     class Unmade:
         alternatives = None
+        mask = None
 
         @property
         def sampler(self) -> Sampler:

@@ -13,6 +13,7 @@ from mlxcel.api.openai import unserved
 from mlxcel.api.openai.generate import answer, choice_count, submit
 from mlxcel.api.openai.messages import check_input, check_media, plain_messages
 from mlxcel.api.openai.schema import ChatRequest
+from mlxcel.api.openai.structured import response_rule, wanted_schema
 from mlxcel.api.openai.wire import ChatWire
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.kwargs import request_kwargs
@@ -26,12 +27,14 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     """Answer one chat request. All refusals come before the first byte of a stream."""
     chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     _check(chat)
+    schema = wanted_schema(chat.response_format, allow_json_object=state.config.grammar.allow_json_object)
     model = await state.model()
     choice_count(state, chat)
     # Long conversations take a while to render and tokenise; other streams must not wait for them.
     prompt = await anyio.to_thread.run_sync(_build_prompt, model, chat, limiter=state.prompt_threads)
+    rule = await response_rule(state, model, schema)
     logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
-    generations = submit(state, model, request, chat, prompt, logprobs)
+    generations = submit(state, model, request, chat, prompt, logprobs, rule)
     wire = ChatWire(model.info.name, logprobs is not None)
     return await answer(state, request, chat, generations, wire, counted=True)
 
@@ -44,7 +47,6 @@ def _check(chat: ChatRequest) -> None:
     check_media(chat.messages)
     unserved.check_tools(chat)
     unserved.check_fields(chat)
-    unserved.check_response_format(chat)
 
 
 def _build_prompt(model: ServedModel, chat: ChatRequest) -> Prompt:

@@ -22,6 +22,7 @@ from mlxcel.api.sse import EventStream, SseWriter
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.api.totals import RequestTotals
 from mlxcel.chat.prompt import Prompt
+from mlxcel.engine.constraint import Rule
 from mlxcel.engine.engine import EngineState
 from mlxcel.engine.errors import Dead, Stuck
 from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
@@ -44,8 +45,9 @@ def submit(
     fields: GenerationFields,
     prompt: Prompt,
     logprobs: int | None,
+    rule: Rule | None = None,
 ) -> list[Generation]:
-    """Queue one generation per choice. Raises ApiError 400 and what `Engine.submit` raises."""
+    """Queue one generation per choice, each held to `rule`. Raises ApiError 400 and what `Engine.submit` raises."""
     sampling = resolve_sampling(fields, model.sampling)
     loops = resolve_loops(fields, model.loops)
     max_tokens = resolve_max_tokens(fields, state.config.engine)
@@ -59,6 +61,7 @@ def submit(
                 stop=fields.stop_strings,
                 logprobs=logprobs,
                 loops=loops,
+                rule=rule,
                 priority=priority,
                 cache_prompt=wants_cache(fields),
                 tenant=tenant(request.scope),

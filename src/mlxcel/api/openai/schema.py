@@ -31,9 +31,10 @@ class StreamOptions(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    """`response_format`, as far as it decides whether the request can be served."""
+    """`response_format`; `mlxcel.api.openai.structured` reads it."""
 
-    type: str
+    type: str | None = None
+    json_schema: Any = None
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
