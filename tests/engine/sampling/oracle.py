@@ -78,6 +78,7 @@ class Voice:
     ) -> None:
         self.sampler = Sampler(params, prompt, ByteTokenizer())
         self.alternatives = alternatives
+        self.forced: int | None = None
         self._operations = NumpyRows() if operations is None else operations
 
     def next(self, row: np.ndarray) -> Chosen:

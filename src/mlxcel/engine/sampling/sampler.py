@@ -69,11 +69,11 @@ class Sampler:
         feedback = 0.0 if self._feedback is None else self._feedback.value
         return self._chain, Step(self._random.random(), exclude, feedback)
 
-    def end(self, token: int, share: float) -> None:
-        """Note what was chosen: the token, and its probability among those it was drawn from."""
+    def end(self, token: int, share: float | None) -> None:
+        """Note what was chosen: the token, and its probability among those it was drawn from; None: it was not."""
         for stage in self._remembering:
             stage.append(token)
-        if self._feedback is not None:
+        if self._feedback is not None and share is not None:
             self._feedback.observe(share)
 
 
@@ -88,6 +88,11 @@ class Sampled(Protocol):
     @property
     def alternatives(self) -> int | None:
         """How many likely tokens to list with the chosen one and its log probability; None: not even that."""
+        ...
+
+    @property
+    def forced(self) -> int | None:
+        """The token to take instead of the one that is drawn, which costs the same random numbers; None: none."""
         ...
 
 
@@ -134,7 +139,7 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Cho
         elif token == NO_TOKEN:
             outcomes.append(SamplingError("the model returned logits that are not finite numbers"))
         else:
-            sequences[index].sampler.end(token, share)
+            token = _take(sequences[index], token, share)
             outcomes.append(Chosen(token))
             if (count := sequences[index].alternatives) is not None:
                 wanted.append((index, token, count))
@@ -142,3 +147,13 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Cho
         for (index, token, _), found in zip(wanted, rows.logprobs(logits, wanted), strict=True):
             outcomes[index] = Chosen(token, found)
     return outcomes
+
+
+def _take(sequence: Sampled, drawn: int, share: float) -> int:
+    """The token a sequence goes on with: the one that was drawn, unless another one is forced."""
+    forced = sequence.forced
+    if forced is None:
+        sequence.sampler.end(drawn, share)
+        return drawn
+    sequence.sampler.end(forced, None)
+    return forced
