@@ -90,7 +90,7 @@ def to_api_error(error: Exception) -> ApiError:
         case ContextOverflow():
             return invalid(str(error), code="context_length_exceeded")
         case PromptError():
-            return invalid(str(error))
+            return invalid(str(error), error.param)
         case OverBudget():
             numbers = {"estimated_bytes": error.needed, "budget_bytes": error.budget}
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, OVER_BUDGET, str(error), code=OVER_BUDGET, numbers=numbers)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import anyio
 
 from mlxcel.api.openai.sampling import resolve_defaults
+from mlxcel.chat.kwargs import server_kwargs
 from mlxcel.chat.prompt import PromptBuilder
 from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import ModelInfo
@@ -42,7 +43,7 @@ def serve_model(info: ModelInfo, config: ServerConfig) -> ServedModel:
         config.model.chat_template or info.chat_template,
         info.special_tokens,
         info.tokenizer,
-        config.model.chat_template_kwargs,
+        server_kwargs(config.chat, config.model.chat_template_kwargs),
     )
     if prompts.problem is not None:
         log.warning("no chat: %s", prompts.problem)

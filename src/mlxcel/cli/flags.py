@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlxcel.cli.flags_cache import CACHE_FLAGS, MEMORY_FLAGS
-from mlxcel.cli.flags_generation import ENGINE_FLAGS, SAMPLING_FLAGS, TEMPLATE_FLAGS
+from mlxcel.cli.flags_generation import CHAT_FLAGS, ENGINE_FLAGS, SAMPLING_FLAGS, TEMPLATE_FLAGS
 from mlxcel.cli.flags_serving import GENERAL_FLAGS, LOG_FLAGS, MODEL_FLAGS, NETWORK_FLAGS
 from mlxcel.cli.flags_unserved import UNSERVED_FLAGS
 
@@ -15,6 +15,7 @@ SERVED_FLAGS = (
     *CACHE_FLAGS,
     *SAMPLING_FLAGS,
     *TEMPLATE_FLAGS,
+    *CHAT_FLAGS,
     *LOG_FLAGS,
     *GENERAL_FLAGS,
 )

@@ -15,6 +15,7 @@ from mlxcel.api.auth import tenant
 from mlxcel.api.connection import ClientGone, cancel_on_disconnect
 from mlxcel.api.errors import generation_failed, invalid
 from mlxcel.api.openai.caching import conversation, wants_cache
+from mlxcel.api.openai.reasoning import resolve_budget
 from mlxcel.api.openai.sampling import resolve_loops, resolve_max_tokens, resolve_sampling, with_choice_seed
 from mlxcel.api.openai.schema import GenerationFields
 from mlxcel.api.openai.wire import Choice, PromptDetails, Usage, Wire
@@ -23,7 +24,7 @@ from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.prompt import Prompt
 from mlxcel.engine.engine import EngineState
 from mlxcel.engine.errors import Dead
-from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
+from mlxcel.engine.events import Finished, FinishReason, TextPiece
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest, Priority
 
@@ -43,11 +44,18 @@ def submit(
     fields: GenerationFields,
     prompt: Prompt,
     logprobs: int | None,
+    *,
+    markers: bool = False,
 ) -> list[Generation]:
-    """Queue one generation per choice. Raises ApiError 400 and what `Engine.submit` raises."""
+    """Queue one generation per choice. Raises ApiError 400 and what `Engine.submit` raises.
+
+    markers: show the special tokens among the markers of reasoning, for who takes them out again.
+    """
     sampling = resolve_sampling(fields, model.sampling)
     loops = resolve_loops(fields, model.loops)
     max_tokens = resolve_max_tokens(fields, state.config.engine)
+    thinking = model.prompts.thinking_rule(inside=prompt.thinking, budget=thinking_budget(state, fields))
+    spelling = model.prompts.spelling if markers else {}
     priority = read_priority(request.headers)
     return state.engine.submit(
         [
@@ -58,6 +66,8 @@ def submit(
                 stop=fields.stop_strings,
                 logprobs=logprobs,
                 loops=loops,
+                thinking=thinking,
+                spelling=spelling,
                 priority=priority,
                 cache_prompt=wants_cache(fields),
                 tenant=tenant(request.scope),
@@ -67,6 +77,13 @@ def submit(
             for index in range(choice_count(state, fields))
         ]
     )
+
+
+def thinking_budget(state: AppState, fields: GenerationFields) -> int | None:
+    """Tokens that the reasoning of an answer may have; None: any number. Raises ApiError 400, Loading, Dead."""
+    asked, context = resolve_max_tokens(fields, state.config.engine), state.engine.slot_context
+    most = context if asked is None else min(asked, context)
+    return resolve_budget(fields, state.config.chat.reasoning_budget, most)
 
 
 def read_priority(headers: Headers) -> Priority:
@@ -90,13 +107,11 @@ async def answer(
 
 
 async def _collect(generation: Generation) -> Choice:
-    texts: list[str] = []
-    logprobs: list[TokenLogprob] = []
+    pieces: list[TextPiece] = []
     async for event in generation:
         if isinstance(event, Finished):
-            return Choice("".join(texts), logprobs, event)
-        texts.append(event.text)
-        logprobs += event.logprobs
+            return Choice(pieces, event)
+        pieces.append(event)
     raise ClientGone
 
 
@@ -130,9 +145,11 @@ class _Stream:
         generation = self._generations[index]
         async for event in generation:
             if isinstance(event, TextPiece):
-                writer.data(self._wire.piece(index, event))
+                for chunk in self._wire.piece(index, event):
+                    writer.data(chunk)
             else:
-                writer.data(self._wire.finish(index, event.reason))
+                for chunk in self._wire.finish(index, event):
+                    writer.data(chunk)
                 await writer.flush()
                 return event
             if not generation.ready:
