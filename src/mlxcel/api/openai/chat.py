@@ -37,12 +37,13 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     _check_unserved(chat)
     model = await state.model()
     n = choice_count(state, chat)
-    thinking_budget(state, chat)
+    budget = thinking_budget(state, chat)
     # Long conversations take a while to render and tokenise; other streams must not wait for them.
     prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, chat, tools, limiter=state.prompt_threads)
     logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
     config = state.config.chat
-    generations = submit(state, model, request, chat, prompt, logprobs, markers=not config.skip_parsing)
+    spelling = None if config.skip_parsing else model.prompts.spelling
+    generations = submit(state, model, request, chat, prompt, logprobs, budget, spelling)
     streams = [_message_stream(config, model, prompt, tools) for _ in range(n)]
     wire = ChatWire(model.info.name, logprobs is not None, streams, alias=config.reasoning_alias == "reasoning")
     return await answer(state, request, chat, generations, wire)
@@ -91,7 +92,7 @@ def _prompt_arguments(state: AppState, chat: ChatRequest, tools: ToolUse) -> dic
         "kwargs": request_kwargs(
             chat.chat_template_kwargs, chat.extra_body, chat.preserve_thinking, chat.reasoning_effort
         ),
-        "tools": tools.shown,
+        "tools": list(tools.shown),
         "prefill": state.config.chat.prefill_assistant,
     }
 

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from mlxcel.api.body import read_json
 from mlxcel.api.errors import invalid
 from mlxcel.api.openai import unserved
-from mlxcel.api.openai.generate import answer, choice_count, submit
+from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
 from mlxcel.api.openai.schema import CompletionRequest
 from mlxcel.api.openai.wire import TextWire
 from mlxcel.api.state import AppState
@@ -28,8 +28,9 @@ async def completions(state: AppState, request: Request) -> ASGIApp:
     n = choice_count(state, body)
     if body.best_of not in (None, 1, n):
         raise invalid("best_of must equal n: answers are not ranked", "best_of")
+    budget = thinking_budget(state, body)
     ids = await anyio.to_thread.run_sync(_tokenise, model.info, prompt, limiter=state.prompt_threads)
-    generations = submit(state, model, request, body, Prompt(ids), body.logprobs)
+    generations = submit(state, model, request, body, Prompt(ids), body.logprobs, budget)
     return await answer(state, request, body, generations, TextWire(model.info.name, body.logprobs, n))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET
 from starlette.datastructures import Headers
@@ -44,18 +44,18 @@ def submit(
     fields: GenerationFields,
     prompt: Prompt,
     logprobs: int | None,
-    *,
-    markers: bool = False,
+    budget: int | None,
+    spelling: Mapping[int, str] | None = None,
 ) -> list[Generation]:
     """Queue one generation per choice. Raises ApiError 400 and what `Engine.submit` raises.
 
-    markers: show the special tokens among the markers of reasoning, for who takes them out again.
+    budget: tokens that the reasoning of an answer may have; None: any number.
+    spelling: special tokens that are shown in the text, and what as.
     """
     sampling = resolve_sampling(fields, model.sampling)
     loops = resolve_loops(fields, model.loops)
     max_tokens = resolve_max_tokens(fields, state.config.engine)
-    thinking = model.prompts.thinking_rule(inside=prompt.thinking, budget=thinking_budget(state, fields))
-    spelling = model.prompts.spelling if markers else {}
+    thinking = model.prompts.thinking_rule(inside=prompt.thinking, budget=budget)
     priority = read_priority(request.headers)
     return state.engine.submit(
         [
@@ -67,7 +67,7 @@ def submit(
                 logprobs=logprobs,
                 loops=loops,
                 thinking=thinking,
-                spelling=spelling,
+                spelling=spelling or {},
                 priority=priority,
                 cache_prompt=wants_cache(fields),
                 tenant=tenant(request.scope),
