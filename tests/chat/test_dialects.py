@@ -7,27 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from mlxcel.chat.dialects import DIALECTS, HARMONY, THINK, read_dialect, special_spelling
-from tests.chat.tokenizers import CharTokenizer
+from tests.chat.tokenizers import CharTokenizer, MarkerTokenizer
 
 GEMMA = next(dialect for dialect in DIALECTS if dialect.name == "gemma4")
-
-
-class MarkerTokenizer(CharTokenizer):
-    """Characters, and some markers as tokens of their own: special ones show no text, `plain` ones do."""
-
-    def __init__(self, *special: str, plain: tuple[str, ...] = ()) -> None:
-        super().__init__()
-        self.markers = {marker: 0x110000 + index for index, marker in enumerate((*special, *plain))}
-        self.plain = plain
-
-    def encode(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
-        return [self.markers[text]] if text in self.markers else super().encode(text)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        for marker, token in self.markers.items():
-            if token == token_id:
-                return marker.encode() if marker in self.plain else b""
-        return super().token_bytes(token_id)
 
 
 class Unknowing(CharTokenizer):

@@ -19,7 +19,7 @@ _NO_TEMPLATE = (
     "--chat-template-file."
 )
 _CUT = "(the answer goes on here)"
-"""Marks the end of an answer that is to go on, and where the prompt ends."""
+"""Marks the end of an answer that is to go on, which is where the prompt ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,12 @@ class PromptBuilder:
         normalized = normalize(messages, style=self._style, preserve_thinking=preserve_thinking)
         begun = _begun_answer(normalized) if prefill and add_generation_prompt else ""
         if begun:
-            unfinished = [*normalized[:-1], {**normalized[-1], "content": begun + _CUT}]
+            unfinished = [*normalized[:-1], {**normalized[-1], "content": f"{begun}{_CUT} "}]
             text = self._template.render(unfinished, tools=tools, add_generation_prompt=False, variables=variables)
-            before, cut, _ = text.rpartition(_CUT)
+            before, cut, after = text.rpartition(_CUT)
             if cut:
+                # A template that trims messages would have trimmed this one.
+                before = before if after.startswith(" ") else before.rstrip()
                 return before, len(begun.strip())
         text = self._template.render(
             normalized, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
