@@ -183,10 +183,9 @@ class PromptBuilder:
 
 def _begun_answer(messages: Sequence[Mapping[str, Any]]) -> str:
     """The text of a last message of the assistant, if that is all it is; else nothing."""
-    last = messages[-1] if messages else {}
-    if last.get("role") != "assistant" or last.get("tool_calls"):
+    if not messages or messages[-1]["role"] != "assistant" or "tool_calls" in messages[-1]:
         return ""
-    return str(last["content"] or "")
+    return messages[-1]["content"]
 
 
 def _leading_special(tokenizer: Tokenizer) -> tuple[int, ...]:
