@@ -67,6 +67,8 @@ def test_formats(style: ReasoningFormat, content: str, reasoning: str) -> None:
     assert "".join(part.content for part in shown) == content
     assert "".join(part.reasoning for part in shown) == reasoning
     assert list(itertools.chain.from_iterable(map(tokens, shown))) == list(range(len(TEXT)))
+    # Whatever is shown besides, calls are looked for in the answer alone.
+    assert "".join(part.content for part in shown if part.answer) == "c <this "
 
 
 def test_nothing_is_parsed_where_nothing_is_to_be() -> None:

@@ -31,6 +31,8 @@ class MessagePart:
 
     content: str = ""
     reasoning: str = ""
+    answer: bool = False
+    """The content is what the model says, in which calls may stand; else it is markup or reasoning that is shown."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Entries of the tokens whose text ends here, shown or not: each token has one in exactly one part."""
 
@@ -74,7 +76,8 @@ class MessageStream:
             self._answered = self._answered or bool(content)
             self._thought = self._thought or segment.kind is not Kind.CONTENT
             if content or reasoning:
-                parts.append(MessagePart(content, reasoning, tuple(self._due())))
+                answer = segment.kind is Kind.CONTENT
+                parts.append(MessagePart(content, reasoning, answer, tuple(self._due())))
             else:
                 parts += [MessagePart(logprobs=(entry,)) for entry in self._due()]
         return parts + [MessagePart(logprobs=(entry,)) for entry in self._due()]

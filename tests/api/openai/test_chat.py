@@ -157,6 +157,7 @@ def test_requests_as_clients_send_them() -> None:
         "temperature": None,
     }
     assert ask(**fields) == "user=hi;||"
+    assert ask(tools=[TOOL], tool_choice="none") == "user=hi;||"
 
 
 def test_log_probabilities_are_null_unless_asked_for() -> None:
