@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mlxcel.cli.flags_cache import CACHE_FLAGS, MEMORY_FLAGS
-from mlxcel.cli.flags_generation import CHAT_FLAGS, ENGINE_FLAGS, SAMPLING_FLAGS, TEMPLATE_FLAGS
+from mlxcel.cli.flags_chat import CHAT_FLAGS
+from mlxcel.cli.flags_generation import ENGINE_FLAGS, SAMPLING_FLAGS, TEMPLATE_FLAGS
 from mlxcel.cli.flags_serving import GENERAL_FLAGS, LOG_FLAGS, MODEL_FLAGS, NETWORK_FLAGS
 from mlxcel.cli.flags_unserved import UNSERVED_FLAGS
 
