@@ -91,7 +91,7 @@ def to_api_error(error: Exception) -> ApiError:
         case ContextOverflow():
             return invalid(str(error), code="context_length_exceeded")
         case PromptError():
-            return invalid(str(error))
+            return invalid(str(error), error.param)
         case GrammarError():
             return invalid(str(error), "response_format")
         case OverBudget():

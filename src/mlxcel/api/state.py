@@ -12,6 +12,7 @@ import anyio
 
 from mlxcel.api.openai.sampling import resolve_defaults
 from mlxcel.api.totals import RequestTotals
+from mlxcel.chat.kwargs import server_kwargs
 from mlxcel.chat.prompt import PromptBuilder
 from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import ModelInfo
@@ -48,7 +49,7 @@ def serve_model(info: ModelInfo, config: ServerConfig) -> ServedModel:
         config.model.chat_template or info.chat_template,
         info.special_tokens,
         info.tokenizer,
-        config.model.chat_template_kwargs,
+        server_kwargs(config.chat, config.model.chat_template_kwargs),
     )
     if prompts.problem is not None:
         log.warning("no chat: %s", prompts.problem)

@@ -14,6 +14,7 @@ from mlxcel.engine.request import GenerationRequest
 from mlxcel.engine.sampling.logprobs import token_logprob
 from mlxcel.engine.sampling.sampler import Chosen, Sampler
 from mlxcel.engine.text import TextState
+from mlxcel.engine.thinking import Thinking
 
 if TYPE_CHECKING:
     from mlxcel.engine.generation import Generation
@@ -65,7 +66,8 @@ class Sequence:
         self._sampler: Sampler | None = None
         self._constraint: Constraint | None = None
         self._loops = None if request.loops is None else LoopDetector(request.loops, budget)
-        self._text = TextState(tokenizer, request.stop)
+        self._text = TextState(tokenizer, request.stop, request.spelling)
+        self._thinking = None if request.thinking is None else Thinking(request.thinking, tokenizer)
         self._generated = 0
         self._cached = 0
         self._submitted = time.monotonic()
@@ -134,6 +136,11 @@ class Sequence:
         """How many likely tokens to list with each; None: no log probabilities are wanted."""
         return self.request.logprobs
 
+    @property
+    def forced(self) -> int | None:
+        """The token that comes next, whatever is drawn; None: the one that is drawn."""
+        return None if self._thinking is None else self._thinking.forced
+
     def advance(self, chosen: Chosen) -> list[Event]:
         """Take the next token; events end with `Finished` when it was the last.
 
@@ -149,7 +156,13 @@ class Sequence:
         complete = constraint is not None and constraint.consume(token)
         self._generated += 1
         self.tokens.append(token)
-        entry = None if chosen.logprobs is None else token_logprob(token, chosen.logprobs, self._tokenizer)
+        entry = None
+        if chosen.logprobs is not None:
+            entry = token_logprob(token, chosen.logprobs, self._tokenizer, self.request.spelling)
+        if self._thinking is not None:
+            if self._thinking.forced is not None:
+                self._text.interrupt()
+            self._thinking.push(token)
         piece = self._text.push(token, entry)
         events: list[Event] = [] if piece is None else [piece]
         if self._text.matched is not None:
@@ -182,7 +195,12 @@ class Sequence:
         return Finished(
             reason=reason,
             kind=kind,
-            usage=Usage(len(self.request.prompt), self._generated, self._cached),
+            usage=Usage(
+                len(self.request.prompt),
+                self._generated,
+                self._cached,
+                0 if self._thinking is None else self._thinking.tokens,
+            ),
             timings=Timings(self._began - self._submitted, first - self._began, now - first),
             stop_string=self._text.matched,
             message=message,

@@ -81,6 +81,7 @@ class Voice:
         self.sampler = Sampler(params, prompt, ByteTokenizer())
         self.alternatives = alternatives
         self.mask = mask
+        self.forced: int | None = None
         self._operations = NumpyRows() if operations is None else operations
 
     def next(self, row: np.ndarray) -> Chosen:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from mlxcel.api.body import read_json
 from mlxcel.api.errors import invalid
 from mlxcel.api.openai import unserved
-from mlxcel.api.openai.generate import answer, choice_count, submit
+from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
 from mlxcel.api.openai.schema import CompletionRequest
 from mlxcel.api.openai.structured import response_rule, wanted_schema
 from mlxcel.api.openai.wire import TextWire
@@ -30,9 +30,10 @@ async def completions(state: AppState, request: Request) -> ASGIApp:
     n = choice_count(state, body)
     if body.best_of not in (None, 1, n):
         raise invalid("best_of must equal n: answers are not ranked", "best_of")
+    budget = thinking_budget(state, body)
     ids = await anyio.to_thread.run_sync(_tokenise, model.info, prompt, limiter=state.prompt_threads)
     rule = await response_rule(state, model, schema)
-    generations = submit(state, model, request, body, Prompt(ids), body.logprobs, rule)
+    generations = submit(state, model, request, body, Prompt(ids), body.logprobs, rule=rule, budget=budget)
     wire = TextWire(model.info.name, body.logprobs, n)
     return await answer(state, request, body, generations, wire, counted=not body.stream)
 

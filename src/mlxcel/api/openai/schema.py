@@ -91,11 +91,12 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     min_pattern_size: Natural | None = None
     min_count: Natural | None = None
 
-    # Known, but served only at the values that switch them off (see `mlxcel.api.openai.unserved`).
     thinking_budget_tokens: MinusOneOrMore | None = None
     reasoning_budget_tokens: MinusOneOrMore | None = None
     thinking_token_budget: MinusOneOrMore | None = None
     thinking_budget: MinusOneOrMore | None = None
+
+    # Known, but served only at the values that switch them off (see `mlxcel.api.openai.unserved`).
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
 

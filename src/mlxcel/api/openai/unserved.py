@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlxcel.api.errors import invalid
-from mlxcel.api.openai.schema import ChatRequest, GenerationFields
+from mlxcel.api.openai.schema import GenerationFields
+from mlxcel.chat.tool_choice import ToolUse
 
 _INERT: Mapping[str, Any] = {
-    "thinking_budget_tokens": -1,
-    "reasoning_budget_tokens": -1,
-    "thinking_token_budget": -1,
-    "thinking_budget": -1,
     "grammar": "",
     "json_schema": {},
 }
@@ -25,12 +22,7 @@ def check_fields(request: GenerationFields) -> None:
             raise invalid(f"'{name}' is not supported by this version", name)
 
 
-def check_tools(request: ChatRequest) -> None:
-    """Refuse tools, and choices that need some. Raises ApiError 400."""
-    if request.tools:
+def check_tools(tools: ToolUse) -> None:
+    """Refuse tools that the model could call. Raises ApiError 400."""
+    if tools.shown:
         raise invalid("tools are not supported by this version", "tools")
-    choice = request.tool_choice
-    if choice == "required" or isinstance(choice, dict):
-        raise invalid("tool_choice needs a non-empty list of tools", "tool_choice")
-    if choice not in (None, "none", "auto"):
-        raise invalid("tool_choice must be 'none', 'auto', 'required' or name a function", "tool_choice")

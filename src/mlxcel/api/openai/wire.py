@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mlxcel.api.openai.logprobs import ChatLogprobs, LegacyFormatter, LegacyLogprobs, chat_logprobs
+from mlxcel.chat.stream import MessagePart, MessageStream
 from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
 
 
@@ -35,6 +36,9 @@ class Delta(msgspec.Struct):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_only: bool | UnsetType = UNSET
 
 
 class AssistantMessage(msgspec.Struct):
@@ -42,6 +46,9 @@ class AssistantMessage(msgspec.Struct):
 
     role: Literal["assistant"]
     content: str
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_only: bool | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):
@@ -94,9 +101,18 @@ class Envelope(msgspec.Struct):
 class Choice:
     """One generation, complete."""
 
-    text: str
-    logprobs: list[TokenLogprob]
+    pieces: list[TextPiece]
     finished: Finished
+
+    @property
+    def text(self) -> str:
+        """All of its text."""
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """An entry for each token, if they were asked for."""
+        return [entry for piece in self.pieces for entry in piece.logprobs]
 
 
 class Wire(Protocol):
@@ -106,12 +122,12 @@ class Wire(Protocol):
         """The chunk before a choice's text, where there is one."""
         ...
 
-    def piece(self, index: int, piece: TextPiece) -> bytes:
-        """The chunk with more of a choice's text."""
+    def piece(self, index: int, piece: TextPiece) -> list[bytes]:
+        """The chunks with what is certain after more of a choice's text."""
         ...
 
-    def finish(self, index: int, reason: FinishReason) -> bytes:
-        """A choice's last chunk."""
+    def finish(self, index: int, finished: Finished) -> list[bytes]:
+        """A choice's last chunks."""
         ...
 
     def usage(self, usage: Usage) -> bytes:
@@ -135,23 +151,29 @@ class ChatWire:
     """Bodies of `/v1/chat/completions`.
 
     logprobs: whether they were asked for.
+    streams: one for each choice.
+    alias: the reasoning also stands under the name `reasoning`.
     """
 
-    def __init__(self, model: str, logprobs: bool) -> None:
+    def __init__(self, model: str, logprobs: bool, streams: Sequence[MessageStream], *, alias: bool) -> None:
         self._model = model
         self._logprobs = logprobs
+        self._streams = streams
+        self._alias = alias
         self._id = _new_id("chatcmpl")
         self._created = _now()
 
     def opening(self, index: int) -> bytes | None:
         return self._chunk(ChatChunkChoice(index, Delta(role="assistant")))
 
-    def piece(self, index: int, piece: TextPiece) -> bytes:
-        logprobs = chat_logprobs(piece.logprobs) if piece.logprobs else None
-        return self._chunk(ChatChunkChoice(index, Delta(content=piece.text), logprobs=logprobs))
+    def piece(self, index: int, piece: TextPiece) -> list[bytes]:
+        return [self._part(index, part) for part in self._streams[index].feed(piece)]
 
-    def finish(self, index: int, reason: FinishReason) -> bytes:
-        return self._chunk(ChatChunkChoice(index, Delta(), reason))
+    def finish(self, index: int, finished: Finished) -> list[bytes]:
+        stream = self._streams[index]
+        parts = [self._part(index, part) for part in stream.finish()]
+        last = Delta(reasoning_only=stream.reasoning_only or UNSET)
+        return [*parts, self._chunk(ChatChunkChoice(index, last, finished.reason))]
 
     def usage(self, usage: Usage) -> bytes:
         return self._encode("chat.completion.chunk", [], usage)
@@ -160,13 +182,34 @@ class ChatWire:
         bodies = [
             ChatChoice(
                 index,
-                AssistantMessage("assistant", choice.text),
+                self._message(stream, choice.pieces),
                 choice.finished.reason,
                 chat_logprobs(choice.logprobs) if self._logprobs else None,
             )
-            for index, choice in enumerate(choices)
+            for index, (choice, stream) in enumerate(zip(choices, self._streams, strict=True))
         ]
         return self._encode("chat.completion", bodies, usage)
+
+    def _message(self, stream: MessageStream, pieces: Sequence[TextPiece]) -> AssistantMessage:
+        parts = [*(part for piece in pieces for part in stream.feed(piece)), *stream.finish()]
+        reasoning = "".join(part.reasoning for part in parts) or UNSET
+        return AssistantMessage(
+            "assistant",
+            "".join(part.content for part in parts),
+            reasoning,
+            reasoning if self._alias else UNSET,
+            stream.reasoning_only or UNSET,
+        )
+
+    def _part(self, index: int, part: MessagePart) -> bytes:
+        reasoning = part.reasoning or UNSET
+        delta = Delta(
+            content=part.content if part.content or not part.reasoning else UNSET,
+            reasoning_content=reasoning,
+            reasoning=reasoning if self._alias else UNSET,
+        )
+        logprobs = chat_logprobs(part.logprobs) if part.logprobs else None
+        return self._chunk(ChatChunkChoice(index, delta, logprobs=logprobs))
 
     def _chunk(self, choice: ChatChunkChoice) -> bytes:
         return self._encode("chat.completion.chunk", [choice])
@@ -195,11 +238,11 @@ class TextWire:
     def opening(self, index: int) -> bytes | None:
         return None
 
-    def piece(self, index: int, piece: TextPiece) -> bytes:
-        return self._chunk(index, piece.text, None, self._format(index, piece.logprobs) if piece.logprobs else None)
+    def piece(self, index: int, piece: TextPiece) -> list[bytes]:
+        return [self._chunk(index, piece.text, None, self._format(index, piece.logprobs) if piece.logprobs else None)]
 
-    def finish(self, index: int, reason: FinishReason) -> bytes:
-        return self._chunk(index, "", reason, None)
+    def finish(self, index: int, finished: Finished) -> list[bytes]:
+        return [self._chunk(index, "", finished.reason, None)]
 
     def usage(self, usage: Usage) -> bytes:
         return self._encode([], usage)

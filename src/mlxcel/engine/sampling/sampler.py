@@ -70,11 +70,11 @@ class Sampler:
         feedback = 0.0 if self._feedback is None else self._feedback.value
         return self._chain, Step(self._random.random(), exclude, feedback)
 
-    def end(self, token: int, share: float) -> None:
-        """Note what was chosen: the token, and its probability among those it was drawn from."""
+    def end(self, token: int, share: float | None) -> None:
+        """Note what was chosen: the token, and its probability among those it was drawn from; None: it was not."""
         for stage in self._remembering:
             stage.append(token)
-        if self._feedback is not None:
+        if self._feedback is not None and share is not None:
             self._feedback.observe(share)
 
 
@@ -94,6 +94,11 @@ class Sampled(Protocol):
     @property
     def alternatives(self) -> int | None:
         """How many likely tokens to list with the chosen one and its log probability; None: not even that."""
+        ...
+
+    @property
+    def forced(self) -> int | None:
+        """The token to take instead of the one that is drawn, which costs the same random numbers; None: none."""
         ...
 
 
@@ -143,7 +148,7 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Cho
         elif token == NO_TOKEN:
             outcomes.append(_no_token(masked=masks[index] is not None))
         else:
-            sequences[index].sampler.end(token, share)
+            token = _take(sequences[index], token, share)
             outcomes.append(Chosen(token))
             if (count := sequences[index].alternatives) is not None:
                 wanted.append((index, token, count))
@@ -157,3 +162,13 @@ def _no_token(masked: bool) -> Exception:
     if masked:  # perhaps a bias has banned all that the mask allows
         return ConstraintError("no token that may follow is possible")
     return SamplingError("the model returned logits that are not finite numbers")
+
+
+def _take(sequence: Sampled, drawn: int, share: float) -> int:
+    """The token a sequence goes on with: the one that was drawn, unless another one is forced."""
+    forced = sequence.forced
+    if forced is None:
+        sequence.sampler.end(drawn, share)
+        return drawn
+    sequence.sampler.end(forced, None)
+    return forced
