@@ -111,12 +111,17 @@ async def served(url: str, process: int, streams: int) -> Cost:
         writer.write(
             b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(payload), payload)
         )
-        while b"[DONE]" not in (piece := await reader.read(1 << 16)):
+        lines, rest = list[bytes](), b""
+        while b"data: [DONE]" not in lines:
+            piece = await reader.read(1 << 16)
             if not piece:
                 raise RuntimeError("the stream broke off")
-            frames[index] += piece.count(b"data: {")
+            *lines, rest = (rest + piece).split(b"\n")
+            frames[index] += sum(line.startswith(b"data: {") for line in lines)
             moved.set()
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
     async def until(least: int, of: Any) -> None:
         while of(frames) < least:

@@ -51,10 +51,13 @@ static void multiply_rows(const PackedWeights& weights, int tile, int tiles, con
     for (; t < tiles; t++) Product::template run<count, 1>(weights, tile + t, x, row, out + t * tile_outputs, stride);
 }
 
-// `width` tiles from a panel times all rows.
+// `width` tiles from a panel times all rows. Meanwhile the weights at `next` come nearer, for the next panel.
 template <class Product, int width>
-static void multiply_panel(const Panel& panel, const Activations& x, int first, int last, float* out, size_t stride) {
+static void multiply_panel(const Panel& panel, const Activations& x, int first, int last, float* out, size_t stride,
+                           const std::byte* next, size_t tile_bytes) {
   each_piece(Heights{}, x, first, last, [&](int row, auto count) {
+    for (int t = 0; t < width; t++) __builtin_prefetch(next + t * tile_bytes, 0, 2);
+    next += 64;
     Product::template run_panel<count(), width>(panel, x, row, out + (row - first) * stride, stride);
   });
 }
@@ -71,8 +74,10 @@ static void multiply_by_panels(const PackedWeights& weights, int tile, int tiles
     for (int t = 0; t < tiles; t += width) {
       float* to = out + t * tile_outputs;
       const Panel panel = Product::panel(weights, tile + t, std::min(width, tiles - t), begin, end, memory);
-      if (tiles - t >= width) multiply_panel<Product, width>(panel, x, first, last, to, stride);
-      else multiply_panel<Product, 1>(panel, x, first, last, to, stride);
+      const size_t tile_bytes = weights.tile_bytes();
+      const std::byte* next = weights.tile(tile + t) + width * tile_bytes + begin * weights.record_bytes();
+      if (tiles - t >= width) multiply_panel<Product, width>(panel, x, first, last, to, stride, next, tile_bytes);
+      else multiply_panel<Product, 1>(panel, x, first, last, to, stride, next, tile_bytes);
     }
   }
 }

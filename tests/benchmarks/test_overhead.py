@@ -35,7 +35,7 @@ def test_a_paced_backend_computes_the_first_step_of_each_width_only() -> None:
 
 def test_the_server_is_measured_through_its_streams() -> None:
     async def work() -> None:
-        backend = ScriptedBackend(follow=lambda fed: 97)
+        backend = cast("Any", Paced(cast("Any", ScriptedBackend(follow=lambda fed: 97)), 0.001))
         async with started(backend, ServerConfig()) as engine, listening(create_app(engine, ServerConfig())) as url:
             cost = await served(url, os.getpid(), 2)
             assert cost.wall > 0

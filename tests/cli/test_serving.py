@@ -219,7 +219,8 @@ def test_a_model_that_does_not_load_ends_the_server(failure: Exception, raised: 
 
 
 HANGING = """
-import logging, sys, threading
+import faulthandler, logging, sys, threading
+faulthandler.dump_traceback_later(120, exit=True, file=sys.stdout)  # what it hung in, for the test to show
 from mlxcel.api.app import create_app
 from mlxcel.cli.listener import bound
 from mlxcel.cli.serving import serve
@@ -235,14 +236,18 @@ with bound(config.network) as listener:
 
 
 def test_a_second_signal_leaves_at_once() -> None:
-    process = subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    with process.stdout as output:
-        for awaited in ("loading the model", "stopping"):
-            while awaited not in (line := output.readline()):
-                assert line, "the process ended early"
-            process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+    said: list[str] = []
+    with subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            for awaited in ("loading the model", "stopping"):
+                while not (said and awaited in said[-1]):
+                    said.append(process.stdout.readline())
+                    assert said[-1], f"the process ended early: {''.join(said)}"
+                process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
 
 
 def test_answers_that_do_not_end_in_time_are_ended(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -376,6 +377,8 @@ def test_thirty_clients_that_read_one_chunk_and_vanish() -> None:
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await reader.readuntil(b"data: ")
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
     async def work() -> None:
         async with serving(endless()) as served, listening(served.app) as address:
