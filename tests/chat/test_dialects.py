@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mlxcel.chat.dialects import DIALECTS, HARMONY, THINK, read_dialect, special_spelling
+from mlxcel.chat.tools.markers import MARKUP
 from tests.chat.tokenizers import CharTokenizer, MarkerTokenizer
 
 GEMMA = next(dialect for dialect in DIALECTS if dialect.name == "gemma4")
@@ -52,6 +53,8 @@ def test_special_tokens_among_the_markers_have_their_text() -> None:
     tokenizer = MarkerTokenizer("<|open|>", "<|sep|>", plain=("<|close|>",))
     kimi = next(dialect for dialect in DIALECTS if dialect.name == "kimi-k3")
     assert special_spelling(kimi.markers, tokenizer) == {0x110000: "<|open|>", 0x110001: "<|sep|>"}
+    whole = MarkerTokenizer("]<]minimax[>[", "[TOOL_CALLS]", '<|"|>')
+    assert sorted(special_spelling(MARKUP, whole).values()) == ['<|"|>', "[TOOL_CALLS]", "]<]minimax[>["]
     assert special_spelling(THINK.markers, CharTokenizer()) == {}
     assert special_spelling(THINK.markers, Unknowing()) == {}
 

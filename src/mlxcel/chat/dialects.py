@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from mlxcel.engine.backend import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What a model writes before its answer."""
+
+    close: str
+    """The end of it; after that comes the answer."""
+    opening: str | None = None
+    """How it begins, if the model may also leave it out; None: it comes, or the prompt has begun it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +32,8 @@ class Dialect:
     """Further structure that is never part of an answer."""
     signs: tuple[str, ...] = ()
     """A template that holds any of these is written for the family; none given: any of `opens` and `closes`."""
+    answer: str = ""
+    """Begins every answer, after the reasoning or without any; empty: nothing does."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -39,6 +51,16 @@ class Dialect:
         opened, closed = (max(map(written.rfind, markers)) for markers in (self.opens, self.closes))
         return opened > closed or (inside and closed < 0)
 
+    def lead(self, prompt: str, continued: int = 0) -> Lead | None:
+        """What comes before the answer to `prompt`; None: the answer begins at once. Parameters as `begins_inside`."""
+        close = self.answer or self.closes[0]
+        if self.begins_inside(prompt, continued):
+            return Lead(close)
+        scaffold = prompt.rstrip()
+        if continued or scaffold.endswith(close):
+            return None
+        return Lead(close, None if self.answer else self.opens[0])
+
 
 HARMONY = Dialect(
     "harmony",
@@ -46,6 +68,7 @@ HARMONY = Dialect(
     ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>"),
     ("<|message|>", "<|constrain|>"),
     ("<|channel|>",),
+    "<|channel|>final<|message|>",
 )
 """GPT-OSS: an answer is a list of messages on channels."""
 
@@ -67,6 +90,7 @@ DIALECTS = (
         ("<|end_message|>",),
         ("<|message_model|>", "<|content_text|>"),
         ("<|content_thinking|>",),
+        "<|content_text|>",
     ),
     Dialect(
         "kimi-k3",
@@ -74,6 +98,7 @@ DIALECTS = (
         ("<|close|>think<|sep|>",),
         ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
         ("<|open|>",),
+        "<|open|>response<|sep|>",
     ),
     Dialect(
         "cohere",
@@ -106,9 +131,9 @@ def read_dialect(template: str | None, tokenizer: Tokenizer) -> Dialect | None:
     return None
 
 
-def special_spelling(markers: Iterable[str], tokenizer: Tokenizer) -> dict[int, str]:
+def special_spelling(markers: Collection[str], tokenizer: Tokenizer) -> dict[int, str]:
     """Those special tokens of a vocabulary that `markers` are made of, with the text that they do not show else."""
-    tokens = {_token(part, tokenizer): part for part in _components(markers)}
+    tokens = {_token(part, tokenizer): part for part in (*_components(markers), *markers)}
     return {token: part for token, part in tokens.items() if token is not None and not tokenizer.token_bytes(token)}
 
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlxcel.chat.dialects import read_dialect, special_spelling
+from mlxcel.chat.dialects import Lead, read_dialect, special_spelling
 from mlxcel.chat.errors import PromptError
 from mlxcel.chat.kwargs import merge
 from mlxcel.chat.messages import TemplateStyle, normalize, probe_style
 from mlxcel.chat.template import ChatTemplate
+from mlxcel.chat.tools.dialect import dialect_of_template, unescaped
+from mlxcel.chat.tools.markers import MARKUP
 from mlxcel.engine.backend import Tokenizer
 from mlxcel.engine.thinking import ThinkingRule
 
@@ -31,6 +33,8 @@ class Prompt:
     """Tokens before the generation scaffold, with which the conversation's next prompt begins; None: unknown."""
     thinking: bool = False
     """The answer begins inside a reasoning block, which the prompt has opened."""
+    lead: Lead | None = None
+    """What the model writes before the answer itself; None: nothing, or nothing tells."""
 
 
 class PromptBuilder:
@@ -49,6 +53,7 @@ class PromptBuilder:
     ) -> None:
         self._tokenizer = tokenizer
         self._default_kwargs = dict(default_kwargs)
+        self._source = unescaped(template_source or "")
         self._template: ChatTemplate | None = None
         self._style = TemplateStyle()
         self.problem: str | None = None
@@ -66,11 +71,19 @@ class PromptBuilder:
         """How the model marks its reasoning; None: nothing tells."""
         self.spelling = special_spelling(self.dialect.markers if self.dialect else (), tokenizer)
         """The special tokens among those markers, with their text."""
+        self.tool_dialect = None if template_source is None else dialect_of_template(template_source)
+        """How the model writes its tool calls; None: nothing tells."""
+        self.tool_spelling = self.spelling | special_spelling(MARKUP, tokenizer)
+        """The same as `spelling`, and the special tokens that calls are made of."""
 
     @property
     def supports_tools(self) -> bool:
         """Whether the template describes tools to the model."""
         return self._template is not None and self._template.supports_tools
+
+    def writes(self, text: str) -> bool:
+        """Whether the template's source holds `text`."""
+        return text in self._source
 
     def thinking_rule(self, *, inside: bool, budget: int | None) -> ThinkingRule | None:
         """What the engine needs to follow the reasoning of an answer; None when nothing tells how it is marked.
@@ -153,13 +166,14 @@ class PromptBuilder:
         text, continued = self._render(messages, kwargs, tools, True, prefill)
         tokens = self._tokenise(text)
         thinking = self.dialect is not None and self.dialect.begins_inside(text, continued)
+        lead = None if self.dialect is None else self.dialect.lead(text, continued)
         if not history:
-            return Prompt(tokens, thinking=thinking)
+            return Prompt(tokens, thinking=thinking, lead=lead)
         try:
             before = self.render(messages, kwargs=kwargs, tools=tools, add_generation_prompt=False)
         except PromptError:
-            return Prompt(tokens, thinking=thinking)
-        return Prompt(tokens, self._history_length(text, tokens, before), thinking)
+            return Prompt(tokens, thinking=thinking, lead=lead)
+        return Prompt(tokens, self._history_length(text, tokens, before), thinking, lead)
 
     def _tokenise(self, text: str) -> tuple[int, ...]:
         try:

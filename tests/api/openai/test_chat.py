@@ -110,7 +110,6 @@ def test_conversations_no_prompt_can_be_made_of(template: str | None, words: str
         ({"thinking_budget_tokens": 5, "max_tokens": 4}, "thinking_budget_tokens"),
         ({"reasoning_budget_tokens": 5000}, "reasoning_budget_tokens"),
         ({"grammar": "root ::= x"}, "grammar"),
-        ({"tools": [TOOL]}, "tools"),
         ({"tools": [TOOL] * 129, "tool_choice": "none"}, "tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
         (

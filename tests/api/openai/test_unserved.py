@@ -9,10 +9,7 @@ import pytest
 
 from mlxcel.api.errors import ApiError
 from mlxcel.api.openai.schema import ChatRequest
-from mlxcel.api.openai.unserved import check_fields, check_tools
-from mlxcel.chat.tool_choice import ToolUse
-
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+from mlxcel.api.openai.unserved import check_fields
 
 
 def chat(**values: Any) -> ChatRequest:
@@ -50,10 +47,3 @@ def test_values_that_ask_for_something_are_refused_by_name(name: str, value: Any
     assert error.param == name
     assert name in error.message
     assert "not supported by this version" in error.message
-
-
-def test_tools() -> None:
-    check_tools(ToolUse())
-    with pytest.raises(ApiError) as caught:
-        check_tools(ToolUse((TOOL,)))
-    assert (caught.value.message, caught.value.param) == ("tools are not supported by this version", "tools")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import anyio.to_thread
@@ -16,14 +17,16 @@ from mlxcel.api.openai import unserved
 from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
 from mlxcel.api.openai.messages import check_input, check_media, plain_messages
 from mlxcel.api.openai.schema import ChatRequest
-from mlxcel.api.openai.structured import response_rule, wanted_schema
+from mlxcel.api.openai.structured import response_rule, tool_rule, wanted_schema
 from mlxcel.api.openai.wire import ChatWire
 from mlxcel.api.state import AppState, ServedModel
+from mlxcel.chat.answer import AnswerStream
 from mlxcel.chat.kwargs import request_kwargs
 from mlxcel.chat.prompt import Prompt
 from mlxcel.chat.reasoning import PlainReader, make_reader
 from mlxcel.chat.stream import MessageStream, ReasoningFormat
-from mlxcel.chat.tool_choice import ToolUse, instruct, read_tools
+from mlxcel.chat.tool_choice import Choice, ToolUse, instruct, read_tools
+from mlxcel.chat.tools import ToolSet, ToolStream
 from mlxcel.config import ChatConfig
 from mlxcel.engine.cache.storage import Reuse
 
@@ -34,7 +37,6 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     """Answer one chat request. All refusals come before the first byte of a stream."""
     chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     tools = _check(chat)
-    unserved.check_tools(tools)
     unserved.check_fields(chat)
     schema = wanted_schema(chat.response_format, allow_json_object=state.config.grammar.allow_json_object)
     model = await state.model()
@@ -42,12 +44,14 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     budget = thinking_budget(state, chat)
     # Long conversations take a while to render and tokenise; other streams must not wait for them.
     prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, chat, tools, limiter=state.prompt_threads)
-    rule = await response_rule(state, model, schema)
+    rule = await response_rule(state, model, schema, prompt.lead) or await tool_rule(
+        state, model, tools, prompt.lead, parallel=chat.parallel_tool_calls is not False
+    )
     logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
     config = state.config.chat
-    spelling = None if config.skip_parsing else model.prompts.spelling
+    spelling = _spelling(config, model, tools)
     generations = submit(state, model, request, chat, prompt, logprobs, rule=rule, budget=budget, spelling=spelling)
-    streams = [_message_stream(config, model, prompt, tools) for _ in range(n)]
+    streams = [_answer_stream(config, model, prompt, tools) for _ in range(n)]
     wire = ChatWire(model.info.name, logprobs is not None, streams, alias=config.reasoning_alias == "reasoning")
     return await answer(state, request, chat, generations, wire, counted=True)
 
@@ -104,8 +108,20 @@ def _render(state: AppState, model: ServedModel, chat: ChatRequest, tools: ToolU
     return model.prompts.render(**_prompt_arguments(state, chat, tools))
 
 
-def _message_stream(config: ChatConfig, model: ServedModel, prompt: Prompt, tools: ToolUse) -> MessageStream:
+def _spelling(config: ChatConfig, model: ServedModel, tools: ToolUse) -> Mapping[int, str]:
+    """The special tokens whose text the answer is read by."""
     if config.skip_parsing:
-        return MessageStream(PlainReader(), ReasoningFormat.CONTENT)
+        return {}
+    return model.prompts.tool_spelling if tools.shown else model.prompts.spelling
+
+
+def _answer_stream(config: ChatConfig, model: ServedModel, prompt: Prompt, tools: ToolUse) -> AnswerStream:
+    if config.skip_parsing:
+        return AnswerStream(MessageStream(PlainReader(), ReasoningFormat.CONTENT))
     reader = make_reader(model.prompts.dialect, inside=prompt.thinking, calls=bool(tools.shown))
-    return MessageStream(reader, ReasoningFormat(config.reasoning_format))
+    message = MessageStream(reader, ReasoningFormat(config.reasoning_format))
+    if not tools.shown:
+        return AnswerStream(message)
+    only = tools.names[0] if tools.choice is Choice.NAMED else None
+    calls = ToolStream(ToolSet.of_request(tools.shown, only), model.prompts.tool_dialect)
+    return AnswerStream(message, calls, forced=tools.forced)

@@ -7,7 +7,6 @@ from typing import Any
 
 from mlxcel.api.errors import invalid
 from mlxcel.api.openai.schema import GenerationFields
-from mlxcel.chat.tool_choice import ToolUse
 
 _INERT: Mapping[str, Any] = {
     "grammar": "",
@@ -20,9 +19,3 @@ def check_fields(request: GenerationFields) -> None:
     for name, inert in _INERT.items():
         if getattr(request, name) not in (None, inert):
             raise invalid(f"'{name}' is not supported by this version", name)
-
-
-def check_tools(tools: ToolUse) -> None:
-    """Refuse tools that the model could call. Raises ApiError 400."""
-    if tools.shown:
-        raise invalid("tools are not supported by this version", "tools")

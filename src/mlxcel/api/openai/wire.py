@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Sequence
@@ -12,8 +13,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mlxcel.api.openai.logprobs import ChatLogprobs, LegacyFormatter, LegacyLogprobs, chat_logprobs
-from mlxcel.chat.stream import MessagePart, MessageStream
+from mlxcel.chat.answer import AnswerPart, AnswerStream
+from mlxcel.chat.stream import MessagePart
+from mlxcel.chat.tools import CallArguments, CallStart
 from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
+
+log = logging.getLogger(__name__)
 
 
 class PromptDetails(msgspec.Struct):
@@ -31,6 +36,37 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptDetails | UnsetType = UNSET
 
 
+class FunctionDelta(msgspec.Struct):
+    """A part of a call: its name first, then pieces of its arguments (JSON text)."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class CallDelta(msgspec.Struct):
+    """What a chunk adds to the `index`-th call of an answer."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+class CalledFunction(msgspec.Struct):
+    """The function a call is to, with its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class Call(msgspec.Struct):
+    """A complete call."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class Delta(msgspec.Struct):
     """What a chat chunk adds."""
 
@@ -39,16 +75,19 @@ class Delta(msgspec.Struct):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_only: bool | UnsetType = UNSET
+    tool_calls: list[CallDelta] | UnsetType = UNSET
 
 
 class AssistantMessage(msgspec.Struct):
     """The answer of a chat completion."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    """None: nothing but calls."""
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_only: bool | UnsetType = UNSET
+    tool_calls: list[Call] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):
@@ -56,7 +95,7 @@ class ChatChunkChoice(msgspec.Struct):
 
     index: int
     delta: Delta
-    finish_reason: FinishReason | None = None
+    finish_reason: str | None = None
     logprobs: ChatLogprobs | None = None
 
 
@@ -65,7 +104,7 @@ class ChatChoice(msgspec.Struct):
 
     index: int
     message: AssistantMessage
-    finish_reason: FinishReason
+    finish_reason: str
     logprobs: ChatLogprobs | None
 
 
@@ -155,7 +194,7 @@ class ChatWire:
     alias: the reasoning also stands under the name `reasoning`.
     """
 
-    def __init__(self, model: str, logprobs: bool, streams: Sequence[MessageStream], *, alias: bool) -> None:
+    def __init__(self, model: str, logprobs: bool, streams: Sequence[AnswerStream], *, alias: bool) -> None:
         self._model = model
         self._logprobs = logprobs
         self._streams = streams
@@ -171,37 +210,50 @@ class ChatWire:
 
     def finish(self, index: int, finished: Finished) -> list[bytes]:
         stream = self._streams[index]
-        parts = [self._part(index, part) for part in stream.finish()]
+        parts = [self._part(index, part) for part in stream.finish(finished.reason)]
+        self._report(stream)
         last = Delta(reasoning_only=stream.reasoning_only or UNSET)
-        return [*parts, self._chunk(ChatChunkChoice(index, last, finished.reason))]
+        return [*parts, self._chunk(ChatChunkChoice(index, last, stream.finish_reason))]
 
     def usage(self, usage: Usage) -> bytes:
         return self._encode("chat.completion.chunk", [], usage)
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        bodies = [
-            ChatChoice(
-                index,
-                self._message(stream, choice.pieces),
-                choice.finished.reason,
-                chat_logprobs(choice.logprobs) if self._logprobs else None,
-            )
-            for index, (choice, stream) in enumerate(zip(choices, self._streams, strict=True))
-        ]
+        bodies: list[ChatChoice] = []
+        for index, (choice, stream) in enumerate(zip(choices, self._streams, strict=True)):
+            message = self._message(stream, choice)
+            logprobs = chat_logprobs(choice.logprobs) if self._logprobs else None
+            bodies.append(ChatChoice(index, message, stream.finish_reason, logprobs))
         return self._encode("chat.completion", bodies, usage)
 
-    def _message(self, stream: MessageStream, pieces: Sequence[TextPiece]) -> AssistantMessage:
-        parts = [*(part for piece in pieces for part in stream.feed(piece)), *stream.finish()]
-        reasoning = "".join(part.reasoning for part in parts) or UNSET
+    def _message(self, stream: AnswerStream, choice: Choice) -> AssistantMessage:
+        parts = [part for piece in choice.pieces for part in stream.feed(piece)]
+        parts += stream.finish(choice.finished.reason)
+        self._report(stream)
+        texts = [part for part in parts if isinstance(part, MessagePart)]
+        content = "".join(part.content for part in texts)
+        reasoning = "".join(part.reasoning for part in texts) or UNSET
+        calls = [Call(call.id, "function", CalledFunction(call.name, call.arguments)) for call in stream.calls]
         return AssistantMessage(
             "assistant",
-            "".join(part.content for part in parts),
+            None if calls and not content else content,
             reasoning,
             reasoning if self._alias else UNSET,
             stream.reasoning_only or UNSET,
+            calls or UNSET,
         )
 
-    def _part(self, index: int, part: MessagePart) -> bytes:
+    def _report(self, stream: AnswerStream) -> None:
+        if stream.problem is not None:
+            log.warning("%s: %s", self._id, stream.problem)
+
+    def _part(self, index: int, part: AnswerPart) -> bytes:
+        if isinstance(part, CallStart):
+            call = CallDelta(part.index, FunctionDelta(name=part.name), part.id, "function")
+            return self._chunk(ChatChunkChoice(index, Delta(tool_calls=[call])))
+        if isinstance(part, CallArguments):
+            call = CallDelta(part.index, FunctionDelta(arguments=part.text))
+            return self._chunk(ChatChunkChoice(index, Delta(tool_calls=[call])))
         reasoning = part.reasoning or UNSET
         delta = Delta(
             content=part.content if part.content or not part.reasoning else UNSET,

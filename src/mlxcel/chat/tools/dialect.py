@@ -58,8 +58,13 @@ def dialect_of_template(source: str) -> Dialect | None:
 
     source: the Jinja text, in which quotes may be escaped.
     """
-    text = source.replace('\\"', '"').replace("\\'", "'")
+    text = unescaped(source)
     for dialect, groups in _SIGNS.items():
         if any(all(mark in text for mark in group) for group in groups):
             return dialect
     return None
+
+
+def unescaped(source: str) -> str:
+    """A template's text with the quotes inside its strings as they are rendered."""
+    return source.replace('\\"', '"').replace("\\'", "'")

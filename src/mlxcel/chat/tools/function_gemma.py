@@ -14,7 +14,7 @@ from mlxcel.chat.tools.source import Reading, Source
 
 OPEN = "<start_function_call>"
 CLOSE = "<end_function_call>"
-_ESCAPE = "<escape>"
+ESCAPE = "<escape>"
 _HEAD = re.compile(r"\s*call:\s*([^\s{}]+)\s*\{")
 _BEGINNING = "call:"
 _KEY = re.compile(r"\s*,?\s*([^\s:,{}]+)\s*:\s*")
@@ -46,13 +46,13 @@ def _pairs(text: str) -> dict[str, str] | None:
         if key is None:
             return None
         position = key.end()
-        if text.startswith(_ESCAPE, position):
-            start = position + len(_ESCAPE)
-            end = text.find(_ESCAPE, start)
+        if text.startswith(ESCAPE, position):
+            start = position + len(ESCAPE)
+            end = text.find(ESCAPE, start)
             if end < 0:
                 return None
             value = compact(text[start:end])
-            position = end + len(_ESCAPE)
+            position = end + len(ESCAPE)
         else:
             end = _value_end(text, position)
             raw = text[position:end].strip()

@@ -14,7 +14,7 @@ from mlxcel.chat.tools.source import Reading, Source
 
 OPEN = "<|tool_call>"
 CLOSE = "<tool_call|>"
-_QUOTE = '<|"|>'
+QUOTE = '<|"|>'
 _HEAD = re.compile(r"\s*call:\s*([^\s{}]+)\s*(?=\{)")
 _BEGINNING = "call:"
 _TOKEN = re.compile(r'<\|"\|>(?P<string>.*?)<\|"\|>|(?P<mark>[{}\[\],:])|(?P<scalar>[^{}\[\],:<]+)', re.DOTALL)

@@ -39,6 +39,11 @@ class Tags:
     def close(self) -> str:
         return f"</{self.block}>"
 
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every tag, opening and closing."""
+        return tuple(f"<{slash}{name}>" for name in (self.block, self.key, self.value) for slash in ("", "/"))
+
 
 TAGS = Tags("tool_call", "arg_key", "arg_value")
 

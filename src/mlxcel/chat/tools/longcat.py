@@ -7,8 +7,8 @@ from mlxcel.chat.tools.json_calls import read_row
 from mlxcel.chat.tools.sink import Sink
 from mlxcel.chat.tools.source import Reading, Source
 
-_TAGS = glm47.Tags("longcat_tool_call", "longcat_arg_key", "longcat_arg_value")
-OPEN, CLOSE = _TAGS.open, _TAGS.close
+TAGS = glm47.Tags("longcat_tool_call", "longcat_arg_key", "longcat_arg_value")
+OPEN, CLOSE = TAGS.open, TAGS.close
 
 
 def read(src: Source, sink: Sink) -> Reading[None]:
@@ -18,4 +18,4 @@ def read(src: Source, sink: Sink) -> Reading[None]:
         src.commit()
         yield from read_row(src, sink, CLOSE, OPEN)
     else:
-        yield from glm47.read(src, sink, _TAGS)
+        yield from glm47.read(src, sink, TAGS)

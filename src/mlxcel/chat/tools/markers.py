@@ -8,13 +8,16 @@ from mlxcel.chat.tools import (
     function_gemma,
     functionary_v32,
     gemma4,
+    glm47,
     granite,
+    harmony,
     hermes,
     kimi_k2,
     llama3,
     longcat,
     minimax_m2,
     minimax_m3,
+    mistral_bracketed,
     mistral_nemo,
     pythonic,
     qwen3_coder,
@@ -63,3 +66,21 @@ STRAY = frozenset(
     )
 )
 """Markup that may be left around calls: it is never shown."""
+
+MARKUP = frozenset(
+    (
+        *SPECIAL,
+        *STRAY,
+        *harmony.MARKS,
+        *glm47.TAGS.all,
+        *longcat.TAGS.all,
+        *(text for mark in ORDINARY if (text := mark.strip()) != pythonic.BARE_OPEN),
+        function_gemma.ESCAPE,
+        gemma4.QUOTE,
+        granite.CLOSE,
+        kimi_k2.ARGUMENTS,
+        mistral_bracketed.ARGUMENTS,
+        mistral_bracketed.CALL_ID,
+    )
+)
+"""What vocabularies have special tokens for, whose text the readers have to see."""

@@ -12,8 +12,8 @@ from mlxcel.chat.tools.sink import Sink
 from mlxcel.chat.tools.source import NotACall, Reading, Source
 
 _OPEN = "[TOOL_CALLS]"
-_ARGUMENTS = "[ARGS]"
-_ID = "[CALL_ID]"
+ARGUMENTS = "[ARGS]"
+CALL_ID = "[CALL_ID]"
 _NAME = re.compile(r"[\w.\-]*")
 
 
@@ -21,10 +21,10 @@ def read(src: Source, sink: Sink) -> Reading[None]:
     """Read from the name on. Raises NotACall when no name with arguments follows."""
     name = yield from src.word(_NAME)
     yield from src.space()
-    if name and (yield from src.takes(_ID)):
+    if name and (yield from src.takes(CALL_ID)):
         yield from src.word(_NAME)
         yield from src.space()
-    if not name or not (yield from src.takes(_ARGUMENTS)):
+    if not name or not (yield from src.takes(ARGUMENTS)):
         raise NotACall
     src.commit()
     sink.start(name)
