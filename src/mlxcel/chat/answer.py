@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from mlxcel.chat.stream import MessagePart, MessageStream
 from mlxcel.chat.tools import CallArguments, CallStart, Delta, ToolCall, ToolStream
@@ -58,10 +59,15 @@ class AnswerStream:
             return list(parts)
         read: list[AnswerPart] = []
         for part in parts:
-            if part.reasoning or (part.content and not part.answer):
+            # Log probabilities keep their order: behind those that are held back there they wait, too.
+            shown = bool(part.reasoning) or (bool(part.content) and not part.answer)
+            if shown and not self._tools.waiting:
                 read.append(part)
-            else:  # also what shows nothing: its log probabilities keep their place among those of the answer
-                read += map(_part, self._tools.feed(TextPiece(part.content, part.logprobs)))
+                continue
+            if shown:
+                read.append(replace(part, logprobs=()))
+            text = "" if shown else part.content
+            read += map(_part, self._tools.feed(TextPiece(text, part.logprobs)))
         return read
 
 

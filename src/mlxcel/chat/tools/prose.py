@@ -33,6 +33,11 @@ class Prose:
         self.closed = False
         """Text is dropped: a call has begun."""
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there are tokens whose entries have not been given."""
+        return bool(self._entries)
+
     def push(self, piece: TextPiece) -> None:
         """Note a piece of the stream, before its text is read."""
         self._end += len(piece.text)

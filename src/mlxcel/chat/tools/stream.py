@@ -73,6 +73,11 @@ class ToolStream:
         self._run = self._read()
         next(self._run)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether log probabilities are held back."""
+        return self._prose.waiting
+
     def feed(self, piece: TextPiece) -> list[Delta]:
         """Take the next piece of the answer; give what can be shown now."""
         self._prose.push(piece)
