@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mlxcel.chat.dialects import DIALECTS, HARMONY, THINK, read_dialect, special_spelling
+from mlxcel.chat.dialects import DIALECTS, HARMONY, THINK, Lead, read_dialect, special_spelling
 from mlxcel.chat.tools.markers import MARKUP
 from tests.chat.tokenizers import CharTokenizer, MarkerTokenizer
 
@@ -84,3 +84,21 @@ def test_prompts_of_other_families() -> None:
     assert not GEMMA.begins_inside("<|turn>model\n")
     assert HARMONY.begins_inside("<|start|>assistant<|channel|>analysis<|message|>")
     assert not HARMONY.begins_inside("<|start|>assistant")
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "continued", "lead"),
+    [
+        ("think", "user: hi\nassistant: ", 0, Lead("</think>", "<think>")),
+        ("think", "assistant: <think>\n", 0, Lead("</think>")),
+        ("think", "assistant: <think>\n\n</think>\n\n", 0, None),
+        ("think", "assistant: The answer", len("The answer"), None),
+        ("harmony", "<|start|>assistant", 0, Lead("<|channel|>final<|message|>")),
+        ("harmony", "<|start|>assistant<|channel|>analysis<|message|>", 0, Lead("<|channel|>final<|message|>")),
+        ("harmony", "<|start|>assistant<|channel|>final<|message|>", 0, None),
+        ("kimi-k3", "x", 0, Lead("<|open|>response<|sep|>")),
+    ],
+)
+def test_what_comes_before_the_answer(name: str, prompt: str, continued: int, lead: Lead | None) -> None:
+    dialect = next(dialect for dialect in DIALECTS if dialect.name == name)
+    assert dialect.lead(prompt, continued) == lead

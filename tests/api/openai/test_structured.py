@@ -240,3 +240,33 @@ def test_a_client_that_leaves_while_its_schema_is_compiled_leaves_nothing(monkey
             assert text_of(await served.chat(response_format=wants({"enum": ["only"]}))) == '"only"'
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("template", "thought"),
+    [
+        ("{{ messages[0].content }}<think>\n", "hm {} hm"),
+        ("{{ messages[0].content }}{# <think> #}", "<think>hm {} hm"),
+        ("{{ messages[0].content }}{# <think> #}", ""),
+        ("{{ messages[0].content }}<think>\n\n</think>\n\n", ""),
+    ],
+    ids=["primed", "opens", "may open", "closed"],
+)
+def test_the_schema_holds_what_comes_after_the_reasoning(template: str, thought: str) -> None:
+    chance = random.Random(2)
+    wanted = iter((f"{thought}</think>\n\n" if thought else "").encode())
+
+    def follow(fed: Sequence[int]) -> int:
+        return next(wanted, None) or chance.choice(range(0x20, 0x3C)) + 0x40 * chance.randrange(2)
+
+    backend = with_info(
+        ScriptedBackend(follow=follow), tokenizer=TOKENIZER, vocabulary=VOCABULARY, chat_template=template
+    )
+
+    async def work() -> None:
+        async with serving(backend) as served:
+            message = (await served.chat(response_format=wants(SCHEMA), max_tokens=300)).json()["choices"][0]["message"]
+            assert message.get("reasoning_content", "") == thought.removeprefix("<think>")
+            assert json.loads(message["content"])["kind"] in ("cat", "dog")
+
+    run(work())
