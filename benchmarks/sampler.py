@@ -86,6 +86,8 @@ class Speaker:
         tokenizer: Any = Silent()
         self.sampler = Sampler(params, tuple(range(100)), tokenizer)
         self.alternatives = alternatives
+        self.mask = None
+        self.forced: int | None = None
 
 
 def make_logits(size: int) -> dict[str, Floats]:

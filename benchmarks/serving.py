@@ -26,7 +26,7 @@ import httpx
 from benchmarks.client import medians, prompt_text, ratios, stream_completion, stream_together, summarize
 from benchmarks.peers import ServerProcess, ServerSettings
 
-_PACKAGES = ("mlxcel", "mlx", "mlx-lm", "xllamacpp", "numpy")
+_PACKAGES = ("mlxcel", "mlx", "mlx-lm", "xllamacpp", "llguidance", "numpy")
 _WARM_UP_TOKENS = 2
 _SPARE_TOKENS = 64
 _REQUEST_TIMEOUT = 600.0

@@ -19,6 +19,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct FirstPositions;
 struct LaterPositions;
 struct OwnLogits;
+struct AllowedLogits;
 
 // Tokens that are still in the running, in the order of the row.
 class Survivors {
@@ -196,7 +197,13 @@ Choice draw_near(const Survivors& survivors, double temperature, double aim, dou
 
 }  // namespace
 
-Choice choose(const Kernels& kernels, const float* row, int n, const Chain& chain, const Step& step) {
+Choice choose(const Kernels& kernels, const float* row, int n, const Chain& chain, const Step& step,
+              const uint32_t* mask) {
+  if (mask != nullptr) {
+    float* const allowed = scratch<AllowedLogits, float>(n);
+    kernels.logits.mask(row, mask, n, allowed);
+    row = allowed;
+  }
   const int best = kernels.rows.argmax(row, n);
   if (!std::isfinite(row[best])) return {-1, 0.0};
   if (chain.greedy) return {best, 1.0};

@@ -33,10 +33,12 @@ struct Step {
 };
 
 struct Choice {
-  int token;     // -1: the row holds NaN, +inf or nothing but -inf
+  int token;     // -1: what may come of the row holds NaN, +inf or nothing but -inf
   double share;  // the token's probability among those it was drawn from
 };
 
-Choice choose(const Kernels& kernels, const float* row, int n, const Chain& chain, const Step& step);
+// mask: bits of the tokens that may come, 32 to a word from the lowest bit on; null: all may. The row stays as it is.
+Choice choose(const Kernels& kernels, const float* row, int n, const Chain& chain, const Step& step,
+              const uint32_t* mask = nullptr);
 
 }  // namespace mlxcel

@@ -77,6 +77,23 @@ Crossing find_crossing(float* keys, float* weights, int count, float least, floa
   return crossing;
 }
 
+// Adds to the rising positions the first others, until there are k; returns how many there are.
+int fill_up(int count, int k, int n, int64_t* positions) {
+  int64_t* const known = scratch<struct Known, int64_t>(count);
+  std::copy_n(positions, count, known);
+  int next = 0, written = 0;
+  for (int i = 0, missing = k - count; i < n && missing > 0; i++) {
+    if (next < count && known[next] == i) {
+      next++;
+    } else {
+      missing--;
+    }
+    positions[written++] = i;
+  }
+  std::copy(known + next, known + count, positions + written);
+  return written + count - next;
+}
+
 // The logit that elements reach or exceed, but for a part of them that together weighs less than the share 1 - p of
 // all; `slack` times that weight, if one may hope that it does not matter.
 float negligible_below(float peak, double total, int n, double p, double slack) {
@@ -97,8 +114,10 @@ int top_k(const LogitKernels& kernels, const float* x, int n, int k, int64_t* po
   float* const maxima = scratch<struct Maxima, float>(blocks);
   kernels.block_maxima(x, n, vectors, maxima);
   std::nth_element(maxima, maxima + k - 1, maxima + blocks, std::greater<>());
-  const int found = kernels.at_least(x, n, maxima[k - 1], positions);
-  if (found <= k) return found;
+  // Under a mask most elements may be -inf.
+  const int found = kernels.at_least(x, n, std::max(maxima[k - 1], -FLT_MAX), positions);
+  if (found < k) return fill_up(found, k, n, positions);
+  if (found == k) return found;
 
   float* const values = scratch<struct Values, float>(found);
   for (int i = 0; i < found; i++) values[i] = x[positions[i]];

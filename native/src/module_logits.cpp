@@ -3,6 +3,7 @@
 #include "module_logits.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -33,8 +35,6 @@ using Ids = Array<const int64_t>;
 using Words = Array<const uint32_t>;
 using Batch = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-int size_of(const Row& row) { return static_cast<int>(row.size()); }
-
 void expect_inside(const Ids& tokens, const MutableRow& row) {
   const auto inside = [&](int64_t token) { return token >= 0 && static_cast<size_t>(token) < row.size(); };
   if (!std::all_of(tokens.data(), tokens.data() + tokens.size(), inside)) {
@@ -51,17 +51,24 @@ class Rows {
   explicit Rows(int threads) : own_(std::make_unique<Pool>(threads)), pool_(*own_) {}
   explicit Rows(Decoder& decoder) : pool_(decoder.pool()) {}
 
+  // masks: empty when no row has one.
   Choices choose(const Batch& logits, const std::vector<const Chain*>& chains,
-                 const std::vector<std::tuple<double, bool, double>>& steps) {
+                 const std::vector<std::tuple<double, bool, double>>& steps,
+                 const std::vector<std::optional<Words>>& masks) {
     const size_t count = logits.shape(0);
     const int n = static_cast<int>(logits.shape(1));
     if (chains.size() != count || steps.size() != count) throw nb::value_error("each row needs a chain and a step");
     if (n == 0) throw nb::value_error("rows are empty");
+    if (!masks.empty() && masks.size() != count) throw nb::value_error("each row needs a mask or None");
+    for (const std::optional<Words>& words : masks) {
+      if (words && words->size() * 32 < static_cast<size_t>(n)) throw nb::value_error("a mask is shorter than its row");
+    }
     Choices chosen(count);
     each(count, [&](int i) {
       const auto& [uniform, exclude_top, feedback] = steps[i];
       const Step step{uniform, exclude_top, feedback};
-      const Choice choice = mlxcel::choose(kernels(), row(logits, i), n, *chains[i], step);
+      const uint32_t* const mask = masks.empty() || !masks[i] ? nullptr : masks[i]->data();
+      const Choice choice = mlxcel::choose(kernels(), row(logits, i), n, *chains[i], step, mask);
       chosen[i] = {choice.token, choice.share};
     });
     return chosen;
@@ -105,13 +112,6 @@ class Rows {
   }
 };
 
-void mask(const Row& row, const Words& words, const MutableRow& out) {
-  if (out.size() != row.size() || words.size() * 32 < row.size()) {
-    throw nb::value_error("row, mask and output do not belong together");
-  }
-  kernels().logits.mask(row.data(), words.data(), size_of(row), out.data());
-}
-
 void add_at(const MutableRow& row, const Ids& tokens, const Row& values) {
   if (values.size() != tokens.size()) throw nb::value_error("each token needs a value");
   expect_inside(tokens, row);
@@ -136,14 +136,13 @@ void register_logits(nb::module_& m) {
   nb::class_<Rows>(m, "Rows", "Works on rows of logits.")
       .def(nb::init<int>(), "threads"_a, "With threads of its own.")
       .def(nb::init<Decoder&>(), "decoder"_a, nb::keep_alive<1, 2>(), "With the threads of a decoder.")
-      .def("choose", &Rows::choose, "logits"_a, "chains"_a, "steps"_a,
+      .def("choose", &Rows::choose, "logits"_a, "chains"_a, "steps"_a, "masks"_a = nb::make_tuple(),
            "Token (-1: none, for the row holds no numbers) and its share, for each row; a step is a uniform random "
-           "number, whether XTC acts, and what mirostat or adaptive-p go by.")
+           "number, whether XTC acts, and what mirostat or adaptive-p go by. A mask has a bit for each token that may "
+           "come, lowest bit first.")
       .def("logprobs", &Rows::logprobs, "logits"_a, "wanted"_a,
            "Log probability of a token, and the likeliest tokens with theirs, for each (row, token, how many).")
       // Conversion would change a copy.
-      .def_static("mask", &mask, "row"_a, "words"_a, "out"_a.noconvert(),
-                  "Copy what has its bit set; the rest is -inf.")
       .def_static("add_at", &add_at, "row"_a.noconvert(), "tokens"_a, "values"_a, "Add values at tokens, in place.")
       .def_static(
           "penalise",

@@ -89,6 +89,32 @@ TEST(chain_leaves_masked_tokens_alone) {
   }
 }
 
+TEST(chain_chooses_among_what_the_mask_allows) {
+  for (const int n : {1, 31, 32, 33, 1000, 40000}) {
+    const std::vector<float> row = row_of(n, static_cast<unsigned>(n));
+    std::mt19937 random(n);
+    std::vector<uint32_t> words((n + 31) / 32 + 1);
+    for (uint32_t& word : words) word = static_cast<uint32_t>(random());
+    words[0] |= 1;
+    std::vector<float> masked = row;
+    for (int i = 0; i < n; i++) {
+      if (!(words[i / 32] >> i % 32 & 1)) masked[i] = -kInf;
+    }
+    for (const Kernels* kernels : available()) {
+      for (const Chain& chain : chains()) {
+        for (const double uniform : {0.0, 0.5, 0.999}) {
+          const Step step{uniform, true, 3.0};
+          const Choice choice = choose(*kernels, row.data(), n, chain, step, words.data());
+          const Choice expected = choose(*kernels, masked.data(), n, chain, step);
+          CHECK(choice.token == expected.token && choice.share == expected.share);
+        }
+      }
+      const std::vector<uint32_t> none(words.size(), 0);
+      CHECK(choose(*kernels, row.data(), n, Chain(), {0.5, false, 1.0}, none.data()).token == -1);
+    }
+  }
+}
+
 TEST(chain_excludes_top_choices) {
   const std::vector<float> row{std::log(0.4f), std::log(0.3f), std::log(0.2f), std::log(0.1f)};
   Chain chain;

@@ -86,6 +86,22 @@ TEST(logits_top_k) {
   });
 }
 
+TEST(logits_top_k_of_masked_rows) {
+  for (const int n : {1, 40, 1000, 40000}) {
+    for (const int stride : {1, 2, 7, 5000}) {
+      std::vector<float> row(n, -kInf);
+      for (int i = n % 3; i < n; i += stride) row[i] = static_cast<float>(i * 7 % 11);
+      const Positions ranked = ranking(row);
+      for (const Kernels* kernels : available()) {
+        for (const int k : {1, 2, 40, 900}) {
+          const Positions found = select(n, [&](int64_t* out) { return top_k(kernels->logits, row.data(), n, k, out); });
+          CHECK(found == rising(ranked, k));
+        }
+      }
+    }
+  }
+}
+
 TEST(logits_at_least) {
   each_row([](const LogitKernels& kernels, const std::vector<float>& row, int n) {
     for (const float threshold : {-kInf, -3.0f, 0.0f, 5.25f, kInf, kNaN}) {

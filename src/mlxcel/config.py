@@ -208,6 +208,35 @@ class SamplingDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarConfig:
+    """Structured output."""
+
+    allow_json_object: bool = False
+    """Serve `response_format` of type `json_object` as "any object"."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatConfig:
+    """How conversations become prompts, and what becomes of the reasoning in answers."""
+
+    reasoning_format: str = "deepseek"
+    """Where reasoning is shown; see `mlxcel.chat.stream.ReasoningFormat`."""
+    reasoning_alias: str = "reasoning"
+    """A second name of the field with the reasoning; `none`: it has one."""
+    reasoning_budget: int = -1
+    """Tokens the reasoning of an answer may have when a request does not say; -1: any number."""
+    reasoning: bool | None = None
+    """Whether templates that know `enable_thinking` let the model reason; None: as they like."""
+    reasoning_effort: str | None = None
+    reasoning_preserve: bool = False
+    """Keep the reasoning of earlier answers in the prompt."""
+    skip_parsing: bool = False
+    """Answers are passed on as the model writes them."""
+    prefill_assistant: bool = True
+    """A last message of the assistant is the beginning of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogConfig:
     """Where log lines go and how many."""
 
@@ -229,4 +258,6 @@ class ServerConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+    grammar: GrammarConfig = field(default_factory=GrammarConfig)
+    chat: ChatConfig = field(default_factory=ChatConfig)
     log: LogConfig = field(default_factory=LogConfig)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxcel.chat.errors import PromptError
-from mlxcel.chat.kwargs import merge, request_kwargs
+from mlxcel.chat.kwargs import merge, request_kwargs, server_kwargs
+from mlxcel.config import ChatConfig
 
 ABSENT = st.none()
 names = st.sampled_from(["enable_thinking", "reasoning_effort", "other", "ключ"])
@@ -84,3 +85,18 @@ def test_the_given_objects_are_not_changed_or_shared() -> None:
     given_variables = {"a": 1}
     request_kwargs(given_variables, None, None, "low")["a"] = 2
     assert given_variables == {"a": 1}
+
+
+def test_what_the_flags_set() -> None:
+    assert server_kwargs(ChatConfig(), {}) == {}
+    assert server_kwargs(ChatConfig(reasoning=False), {}) == {"enable_thinking": False}
+    assert server_kwargs(ChatConfig(reasoning_effort="low"), {}) == {"enable_thinking": True, "reasoning_effort": "low"}
+    assert server_kwargs(ChatConfig(reasoning_effort="none"), {}) == {"enable_thinking": False}
+    both = ChatConfig(reasoning=False, reasoning_effort="low", reasoning_preserve=True)
+    assert server_kwargs(both, {"enable_thinking": "x", "a": 1}) == {
+        "enable_thinking": "x",
+        "reasoning_effort": "low",
+        "preserve_thinking": True,
+        "preserve_reasoning": True,
+        "a": 1,
+    }

@@ -43,10 +43,10 @@ class TestShape:
         message = {"role": "tool", "tool_call_id": "c", "name": "f", "content": "1"}
         assert one(message) == message
 
-    @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
-    def test_reasoning_has_both_names(self, field: str) -> None:
+    @pytest.mark.parametrize("field", ["reasoning", "reasoning_content", "thinking"])
+    def test_reasoning_has_all_names(self, field: str) -> None:
         message = one({"role": "assistant", "content": "x", field: "hm"})
-        assert message["reasoning"] == message["reasoning_content"] == "hm"
+        assert message["reasoning"] == message["reasoning_content"] == message["thinking"] == "hm"
 
     @pytest.mark.parametrize(
         ("message", "reason"),

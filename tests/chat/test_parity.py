@@ -11,7 +11,9 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from mlxcel.chat.errors import PromptError
 from mlxcel.chat.messages import normalize, probe_style
+from mlxcel.chat.prompt import PromptBuilder
 from mlxcel.chat.template import ChatTemplate
+from tests.chat.tokenizers import CharTokenizer
 
 FAMILIES = sorted(path.stem for path in (Path(__file__).parent / "templates").glob("*.jinja"))
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -119,3 +121,17 @@ def test_same_text_as_transformers(family: str, template_source: Callable[[str],
                 assert ours(template, messages, tools, options) == expected, (name, tools, options)
                 rendered += expected is not None
     assert rendered >= 8  # not a comparison of refusals
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_answer_that_goes_on_begins_as_in_transformers(family: str, template_source: Callable[[str], str]) -> None:
+    source = template_source(family)
+    builder = PromptBuilder(source, SPECIAL, CharTokenizer(), {})
+    compared = 0
+    for text in ("So far", "So  far, and \n"):
+        messages = [ASK, {"role": "assistant", "content": text}]
+        expected = theirs(source, messages, None, {"add_generation_prompt": False, "continue_final_message": True})
+        if expected is not None:
+            assert builder.render(messages, kwargs={}, prefill=True) == expected
+            compared += 1
+    assert compared == 2

@@ -9,7 +9,8 @@ import pytest
 
 from mlxcel.chat.errors import PromptError
 from mlxcel.chat.prompt import PromptBuilder
-from tests.chat.tokenizers import CharTokenizer
+from mlxcel.engine.thinking import ThinkingRule
+from tests.chat.tokenizers import CharTokenizer, MarkerTokenizer
 
 ASK = [{"role": "user", "content": "Hi"}]
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -150,3 +151,60 @@ class TestHistory:
 
     def test_it_is_looked_for_on_request_only(self) -> None:
         assert builder(self.SCAFFOLD).chat(ASK, kwargs={}).history is None
+
+
+class TestThinking:
+    def test_a_prompt_that_opens_a_block(self, template_source: Callable[[str], str]) -> None:
+        prompt = builder(template_source("primed"))
+        assert prompt.chat(ASK, kwargs={}).thinking
+        assert prompt.chat(ASK, kwargs={}, history=True).thinking
+        assert not prompt.chat(ASK, kwargs={"enable_thinking": False}).thinking
+        assert not builder(PLAIN).chat([{"role": "user", "content": "<think>"}], kwargs={}).thinking
+
+    def test_what_the_engine_follows(self, template_source: Callable[[str], str]) -> None:
+        assert builder(PLAIN).thinking_rule(inside=False, budget=3) is None
+        rule = builder(template_source("gemma4")).thinking_rule(inside=True, budget=3)
+        assert rule == ThinkingRule(("<|channel>thought",), ("<channel|>",), True, 3, {})
+
+    def test_special_tokens_among_the_markers(self, template_source: Callable[[str], str]) -> None:
+        prompt = builder(template_source("primed"), MarkerTokenizer("<think>", plain=("</think>",)))
+        assert prompt.spelling == {0x110000: "<think>"}
+        rule = prompt.thinking_rule(inside=False, budget=None)
+        assert rule is not None
+        assert rule.spelling == prompt.spelling
+
+
+BEGUN = [*ASK, {"role": "assistant", "content": "So far "}]
+
+
+class TestPrefill:
+    def test_the_answer_goes_on(self, template_source: Callable[[str], str]) -> None:
+        prompt = builder(template_source("chatml"))
+        assert prompt.render(BEGUN, kwargs={}, prefill=True).endswith("<|im_start|>assistant\nSo far ")
+        assert "So far <|im_end|>\n<|im_start|>assistant\n" in prompt.render(BEGUN, kwargs={})
+        without = prompt.render(BEGUN, kwargs={}, prefill=True, add_generation_prompt=False)
+        assert without.rstrip().endswith("So far <|im_end|>")
+        parts = [*ASK, {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+        assert prompt.render(parts, kwargs={}, prefill=True).endswith("assistant\na\nb")
+
+    def test_a_turn_that_is_complete_stays_so(self, template_source: Callable[[str], str]) -> None:
+        prompt = builder(template_source("qwen3"))
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for last in ({"role": "assistant", "content": ""}, {"role": "assistant", "content": "x", "tool_calls": [call]}):
+            messages = [*ASK, last]
+            assert prompt.render(messages, kwargs={}, prefill=True) == prompt.render(messages, kwargs={})
+        assert prompt.render(ASK, kwargs={}, prefill=True) == prompt.render(ASK, kwargs={})
+
+    def test_a_template_that_drops_the_message(self) -> None:
+        source = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+        assert builder(source).render(BEGUN, kwargs={}, prefill=True) == "Hi"
+
+    @pytest.mark.parametrize(
+        ("begun", "thinking"), [("<think>hm", True), ("<think>hm</think>Yes", False), ("Yes", False)]
+    )
+    def test_an_answer_that_begins_with_thinking(
+        self, begun: str, thinking: bool, template_source: Callable[[str], str]
+    ) -> None:
+        messages = [*ASK, {"role": "assistant", "content": begun}]
+        prompt = builder(template_source("primed")).chat(messages, kwargs={}, prefill=True)
+        assert prompt.thinking is thinking

@@ -27,3 +27,21 @@ class CharTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         return chr(token_id).encode() if token_id > 2 else b""
+
+
+class MarkerTokenizer(CharTokenizer):
+    """Characters, and some markers as tokens of their own: special ones show no text, `plain` ones do."""
+
+    def __init__(self, *special: str, plain: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.markers = {marker: 0x110000 + index for index, marker in enumerate((*special, *plain))}
+        self.plain = plain
+
+    def encode(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        return [self.markers[text]] if text in self.markers else super().encode(text)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        for marker, token in self.markers.items():
+            if token == token_id:
+                return marker.encode() if marker in self.plain else b""
+        return super().token_bytes(token_id)

@@ -131,3 +131,9 @@ def test_a_token_cut_by_a_stop_string_keeps_its_entry_only_when_it_shows_text() 
     assert [entry.chosen.token_id for piece in shown for entry in piece.logprobs] == [0, 1]
     shown, _ = run([b"one", b"EN", b"D"], ["END"], logprobs=True)
     assert [entry.chosen.token_id for piece in shown for entry in piece.logprobs] == [0]
+
+
+def test_special_tokens_are_shown_as_they_are_asked_for() -> None:
+    state = TextState(PieceTokenizer([b"a", b""]), [], {1: "<think>"})
+    assert state.push(1) == TextPiece("<think>")
+    assert state.push(0) == TextPiece("a")

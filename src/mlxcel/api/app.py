@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from mlxcel.api.auth import KeyAuth
 from mlxcel.api.cors import Cors
 from mlxcel.api.errors import ErrorBoundary, answer_routing_error
-from mlxcel.api.openai.chat import chat_completions
+from mlxcel.api.openai.chat import apply_template, chat_completions, input_tokens
 from mlxcel.api.openai.completions import completions
 from mlxcel.api.ops.cache import cache_reset, cache_stats
 from mlxcel.api.ops.health import health
@@ -36,6 +36,8 @@ ROUTES: Routes = (
     ("GET", cache_stats, ("/v1/cache/stats",)),
     ("POST", cache_reset, ("/v1/cache/reset",)),
     ("POST", chat_completions, ("/v1/chat/completions", "/chat/completions")),
+    ("POST", input_tokens, ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens")),
+    ("POST", apply_template, ("/apply-template",)),
     ("POST", completions, ("/v1/completions",)),
 )
 """Method, handler, and the paths it is served under."""

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mlxcel.api.connection import ClientGone
 from mlxcel.chat.errors import PromptError
 from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading, OverBudget, Stuck, UnknownToken
+from mlxcel.grammar.errors import GrammarError
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,9 @@ def to_api_error(error: Exception) -> ApiError:
         case ContextOverflow():
             return invalid(str(error), code="context_length_exceeded")
         case PromptError():
-            return invalid(str(error))
+            return invalid(str(error), error.param)
+        case GrammarError():
+            return invalid(str(error), "response_format")
         case OverBudget():
             numbers = {"estimated_bytes": error.needed, "budget_bytes": error.budget}
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, OVER_BUDGET, str(error), code=OVER_BUDGET, numbers=numbers)

@@ -12,17 +12,21 @@ import anyio
 
 from mlxcel.api.openai.sampling import resolve_defaults
 from mlxcel.api.totals import RequestTotals
+from mlxcel.chat.kwargs import server_kwargs
 from mlxcel.chat.prompt import PromptBuilder
 from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import ModelInfo
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.loops import VARIABLE, LoopRule, server_rule
 from mlxcel.engine.request import SamplingParams
+from mlxcel.grammar.compiler import Compiler
 
 log = logging.getLogger(__name__)
 
 PROMPT_THREADS = 2
 """They share the interpreter lock with the event loop: more would only make running streams wait longer."""
+
+GRAMMAR_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class ServedModel:
     """Sampling of a request that names no field."""
     loops: LoopRule | None
     """When the text of such a request ends for repeating itself."""
+    grammars: Compiler
+    """Makes rules for answers."""
 
 
 def serve_model(info: ModelInfo, config: ServerConfig) -> ServedModel:
@@ -43,12 +49,13 @@ def serve_model(info: ModelInfo, config: ServerConfig) -> ServedModel:
         config.model.chat_template or info.chat_template,
         info.special_tokens,
         info.tokenizer,
-        config.model.chat_template_kwargs,
+        server_kwargs(config.chat, config.model.chat_template_kwargs),
     )
     if prompts.problem is not None:
         log.warning("no chat: %s", prompts.problem)
     sampling = resolve_defaults(config.sampling, info.generation_defaults)
-    return ServedModel(info, prompts, sampling, server_rule(os.environ.get(VARIABLE), info.architecture))
+    loops = server_rule(os.environ.get(VARIABLE), info.architecture)
+    return ServedModel(info, prompts, sampling, loops, Compiler(info))
 
 
 class AppState:
@@ -62,6 +69,8 @@ class AppState:
         self.totals = RequestTotals()
         self.prompt_threads = anyio.CapacityLimiter(PROMPT_THREADS)
         """Threads that render and tokenise prompts."""
+        self.grammar_threads = anyio.CapacityLimiter(GRAMMAR_THREADS)
+        """Threads that compile schemas, which nobody's prompt has to wait for."""
         self._model: ServedModel | None = None
         self._preparing = asyncio.Lock()
 

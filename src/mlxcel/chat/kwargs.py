@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from mlxcel.chat.errors import PromptError
+from mlxcel.config import ChatConfig
 
 _RESERVED = frozenset({"messages", "tools"})
 _EFFORT_OFF = frozenset({"none", "off", "disabled", "false", "0"})
@@ -36,6 +37,16 @@ def request_kwargs(
     if not isinstance(chosen.get("preserve_thinking", False), bool):
         raise PromptError("preserve_thinking must be true or false")
     return {**_effort_variables(reasoning_effort), **chosen}
+
+
+def server_kwargs(config: ChatConfig, chat_template_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Template variables of requests that do not set them. `chat_template_kwargs` wins over the other flags."""
+    variables = _effort_variables(config.reasoning_effort)
+    if config.reasoning is not None:
+        variables["enable_thinking"] = config.reasoning
+    if config.reasoning_preserve:
+        variables |= {"preserve_reasoning": True, "preserve_thinking": True}
+    return {**variables, **chat_template_kwargs}
 
 
 def merge(server_defaults: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:

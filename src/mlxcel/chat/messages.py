@@ -13,7 +13,7 @@ from mlxcel.chat.template import ChatTemplate
 
 Message = dict[str, Any]
 
-_REASONING_FIELDS = ("reasoning_content", "reasoning")
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 # A block that was never closed is a turn that was cut off while thinking: nothing after it is an answer.
 _THINK_BLOCK = re.compile(r"<think>.*?(?:</think>\n*|\Z)", re.DOTALL)
 _PROBE_VALUE = "probe_value"
@@ -60,7 +60,7 @@ def normalize(messages: Sequence[Any], *, style: TemplateStyle, preserve_thinkin
     """Messages ready for a template; the given ones are not changed.
 
     `developer` becomes `system`, missing content becomes empty, text parts become one string, tool-call arguments
-    take the form the template wants, and prior reasoning stands under both of its names.
+    take the form the template wants, and prior reasoning stands under all of its names.
 
     preserve_thinking: True keeps the reasoning of every assistant message. False drops it, blocks inside the text
     included, from those before the last user message that is no tool result: Qwen3's rolling checkpoint.
@@ -122,14 +122,18 @@ def _part_text(part: Any, where: str) -> str:
 
 
 def _alias_reasoning(message: Message, where: str) -> None:
-    """Put prior reasoning under both names: templates read one, clients send either."""
+    """Put prior reasoning under all its names: templates read one, clients send another.
+
+    GPT-OSS's template, which reads `thinking`, refuses it beside a call and text.
+    """
+    refused = bool(message.get("tool_calls") and message["content"])
     for field in _REASONING_FIELDS:
         text = message.get(field)
         if text is None:
             continue
         if not isinstance(text, str):
             raise PromptError(f"{where}.{field} must be a string")
-        message.update(dict.fromkeys(_REASONING_FIELDS, text))
+        message.update((name, text) for name in _REASONING_FIELDS if not (refused and name == "thinking"))
         return
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mlxcel.cli.flags_cache import CACHE_FLAGS, MEMORY_FLAGS
-from mlxcel.cli.flags_generation import ENGINE_FLAGS, SAMPLING_FLAGS, TEMPLATE_FLAGS
+from mlxcel.cli.flags_chat import CHAT_FLAGS
+from mlxcel.cli.flags_generation import ENGINE_FLAGS, GRAMMAR_FLAGS, SAMPLING_FLAGS, TEMPLATE_FLAGS
 from mlxcel.cli.flags_serving import GENERAL_FLAGS, LOG_FLAGS, MODEL_FLAGS, NETWORK_FLAGS, OPERATIONS_FLAGS
 from mlxcel.cli.flags_unserved import UNSERVED_FLAGS
 
@@ -14,7 +15,9 @@ SERVED_FLAGS = (
     *MEMORY_FLAGS,
     *CACHE_FLAGS,
     *SAMPLING_FLAGS,
+    *GRAMMAR_FLAGS,
     *TEMPLATE_FLAGS,
+    *CHAT_FLAGS,
     *OPERATIONS_FLAGS,
     *LOG_FLAGS,
     *GENERAL_FLAGS,

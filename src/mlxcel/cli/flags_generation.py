@@ -25,6 +25,7 @@ from mlxcel.config import STUCK_GUARD
 
 ENGINE = "Context and scheduling"
 SAMPLING = "Sampling defaults"
+GRAMMAR = "Structured output"
 TEMPLATE = "Chat template"
 
 CONTEXT_FLAGS = (
@@ -353,6 +354,17 @@ SAMPLING_FLAGS = (
         "Seed of requests that name none; negative draws a new one each time",
         default="-1",
         convert=seed,
+    ),
+)
+
+GRAMMAR_FLAGS = (
+    row(
+        GRAMMAR,
+        "--allow-json-object",
+        SWITCH,
+        "grammar.allow_json_object",
+        "Serve response_format of type json_object as any JSON object instead of refusing it",
+        default="off",
     ),
 )
 

@@ -199,32 +199,23 @@ _SAMPLERS = Group(
 
 _CONSTRAINTS = Group(
     "Constrained output",
-    "this version does not constrain output",
+    "output is constrained by the schema of a request only",
     _LEAVE_OUT,
     (
         Row("--grammar", "TEXT"),
         Row("--grammar-file", "FILE"),
         Row("--json-schema -j", "JSON"),
         Row("--json-schema-file -jf", "FILE"),
-        Row("--allow-json-object", "", "off"),
         Row("--ignore-unknown-tools", "", "off"),
     ),
 )
 
 _CHAT = Group(
     "Chat and reasoning",
-    "prompts are rendered by the model's own template and output is passed on as it is",
-    "set template variables with --chat-template-kwargs",
+    "prompts of chats are rendered by Jinja templates, and there is one order for infilling",
+    _LEAVE_OUT,
     (
         Row("--jinja | --no-jinja", "", "on", "LLAMA_ARG_JINJA"),
-        Row("--reasoning-format", "NAME", "none", "LLAMA_ARG_THINK"),
-        Row("--reasoning -rea", "on|off|auto", "auto", "LLAMA_ARG_REASONING"),
-        Row("--reasoning-effort", "NAME", "", "LLAMA_ARG_REASONING_EFFORT"),
-        Row("--reasoning-preserve", "", "off", "LLAMA_ARG_REASONING_PRESERVE"),
-        Row("--reasoning-budget", "N", "-1", "LLAMA_ARG_THINK_BUDGET"),
-        Row("--reasoning-alias-field", "NAME", "none", "MLXCEL_REASONING_ALIAS_FIELD"),
-        Row("--skip-chat-parsing | --no-skip-chat-parsing", "", "on", "LLAMA_ARG_SKIP_CHAT_PARSING"),
-        Row("--prefill-assistant | --no-prefill-assistant", "", "off", "LLAMA_ARG_PREFILL_ASSISTANT"),
         Row("--spm-infill", "", "off"),
     ),
 )

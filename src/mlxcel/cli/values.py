@@ -215,6 +215,14 @@ def seed(value: int) -> int | None:
     return None if value < 0 else value
 
 
+def on_off_auto(word: str) -> bool | None:
+    return {"on": True, "off": False}.get(word)
+
+
+def reasoning_format(word: str) -> str:
+    return "deepseek" if word == "auto" else word
+
+
 def api_prefix(value: str) -> str:
     return "/" + value.strip("/") if value.strip("/") else ""
 

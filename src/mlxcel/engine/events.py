@@ -58,6 +58,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Of the completion tokens: those inside reasoning blocks, where the request said how they are marked."""
 
 
 @dataclass(frozen=True, slots=True)

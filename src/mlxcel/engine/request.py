@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mlxcel.engine.constraint import Rule
 from mlxcel.engine.loops import LoopRule
+from mlxcel.engine.thinking import ThinkingRule
 
 
 class Priority(enum.IntEnum):
@@ -112,6 +115,12 @@ class GenerationRequest:
     """None: no log probabilities; n: the chosen token's, with the n most likely alternatives."""
     loops: LoopRule | None = None
     """When to end a text that repeats itself; None: never."""
+    rule: Rule | None = None
+    """What the text must be; None: anything."""
+    thinking: ThinkingRule | None = None
+    """How the model marks its reasoning; None: it is not followed."""
+    spelling: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Special tokens that are shown in the text, and what as; the others are not."""
     priority: Priority = Priority.NORMAL
     cache_prompt: bool = True
     """False: read the whole prompt, and leave nothing behind for others."""

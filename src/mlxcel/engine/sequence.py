@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlxcel.engine.backend import Tokenizer
+from mlxcel.engine.constraint import Constraint, Words
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
 from mlxcel.engine.loops import LoopDetector
 from mlxcel.engine.request import GenerationRequest
 from mlxcel.engine.sampling.logprobs import token_logprob
 from mlxcel.engine.sampling.sampler import Chosen, Sampler
 from mlxcel.engine.text import TextState
+from mlxcel.engine.thinking import Thinking
 
 if TYPE_CHECKING:
     from mlxcel.engine.generation import Generation
@@ -62,8 +64,10 @@ class Sequence:
         self._budget = budget
         self._shift = shift
         self._sampler: Sampler | None = None
+        self._constraint: Constraint | None = None
         self._loops = None if request.loops is None else LoopDetector(request.loops, budget)
-        self._text = TextState(tokenizer, request.stop)
+        self._text = TextState(tokenizer, request.stop, request.spelling)
+        self._thinking = None if request.thinking is None else Thinking(request.thinking, tokenizer)
         self._generated = 0
         self._cached = 0
         self._submitted = time.monotonic()
@@ -122,27 +126,49 @@ class Sequence:
         return self._sampler
 
     @property
+    def mask(self) -> Words | None:
+        """The tokens that may come next; None: all. Raises ConstraintError."""
+        constraint = self._held_to()
+        return None if constraint is None else constraint.mask
+
+    @property
     def alternatives(self) -> int | None:
         """How many likely tokens to list with each; None: no log probabilities are wanted."""
         return self.request.logprobs
 
+    @property
+    def forced(self) -> int | None:
+        """The token that comes next, whatever is drawn; None: the one that is drawn."""
+        return None if self._thinking is None else self._thinking.forced
+
     def advance(self, chosen: Chosen) -> list[Event]:
         """Take the next token; events end with `Finished` when it was the last.
 
-        Order of the tests: end token, stop string, budget, loop.
+        Order of the tests: end token, stop string, complete under the request's rule, budget, loop. Raises
+        ConstraintError, when nothing of the token has been said.
         """
         token = chosen.token
         if self._first_token is None:
             self._first_token = time.monotonic()
         if token in self._tokenizer.eos_token_ids:
             return self.finish(FinishReason.STOP, StopKind.EOS)
+        constraint = self._held_to()
+        complete = constraint is not None and constraint.consume(token)
         self._generated += 1
         self.tokens.append(token)
-        entry = None if chosen.logprobs is None else token_logprob(token, chosen.logprobs, self._tokenizer)
+        entry = None
+        if chosen.logprobs is not None:
+            entry = token_logprob(token, chosen.logprobs, self._tokenizer, self.request.spelling)
+        if self._thinking is not None:
+            if self._thinking.forced is not None:
+                self._text.interrupt()
+            self._thinking.push(token)
         piece = self._text.push(token, entry)
         events: list[Event] = [] if piece is None else [piece]
         if self._text.matched is not None:
             return [*events, self._finished(FinishReason.STOP, StopKind.WORD)]
+        if complete:
+            return [*events, *self.finish(FinishReason.STOP, StopKind.EOS)]
         if self.exhausted:
             return [*events, *self.finish(FinishReason.LENGTH, StopKind.LIMIT)]
         if self._loops is not None and self._loops.push(token):
@@ -157,13 +183,24 @@ class Sequence:
             reason, kind = FinishReason.STOP, StopKind.WORD
         return [*events, self._finished(reason, kind, message)]
 
+    def _held_to(self) -> Constraint | None:
+        """The constraint, begun when it is first asked for."""
+        if self._constraint is None and self.request.rule is not None:
+            self._constraint = self.request.rule.begin()
+        return self._constraint
+
     def _finished(self, reason: FinishReason, kind: StopKind, message: str | None = None) -> Finished:
         now = time.monotonic()
         first = self._first_token or now
         return Finished(
             reason=reason,
             kind=kind,
-            usage=Usage(len(self.request.prompt), self._generated, self._cached),
+            usage=Usage(
+                len(self.request.prompt),
+                self._generated,
+                self._cached,
+                0 if self._thinking is None else self._thinking.tokens,
+            ),
             timings=Timings(self._began - self._submitted, first - self._began, now - first),
             stop_string=self._text.matched,
             message=message,

@@ -8,35 +8,11 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mlxcel.engine.backend import Tokenizer
 from mlxcel.engine.events import TextPiece, TokenLogprob
-
-
-class _Needle:
-    """Progress of one stop string through a text (Knuth, Morris and Pratt 1977): constant work a character."""
-
-    def __init__(self, stop: str) -> None:
-        self.stop = stop
-        self.matched = 0
-        """Length of the longest beginning of `stop` that the text so far ends with."""
-        self._fallback = [0] * (len(stop) + 1)  # for each length: that of the longest shorter beginning it ends with
-        for end in range(1, len(stop)):
-            self._fallback[end + 1] = self._next(self._fallback[end], stop[end])
-
-    def find_end(self, text: str) -> int | None:
-        """Read on through `text` up to the first complete match, and say where it ends."""
-        for position, character in enumerate(text):
-            self.matched = self._next(self.matched, character)
-            if self.matched == len(self.stop):
-                return position + 1
-        return None
-
-    def _next(self, matched: int, character: str) -> int:
-        while matched and self.stop[matched] != character:
-            matched = self._fallback[matched]
-        return matched + (self.stop[matched] == character)
+from mlxcel.engine.needle import Needle
 
 
 class StopMatcher:
@@ -48,7 +24,7 @@ class StopMatcher:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._needles = {index: _Needle(stop) for index, stop in enumerate(stops) if stop}
+        self._needles = {index: Needle(stop) for index, stop in enumerate(stops) if stop}
         self._held = ""
         self._end = 0  # characters taken in
         self._found: tuple[int, int, str] | None = None  # best complete match: position, list index, stop string
@@ -59,9 +35,9 @@ class StopMatcher:
         if not self._needles:
             return text
         for index, needle in list(self._needles.items()):
-            end = needle.find_end(text)
+            end = next((end for end, character in enumerate(text, 1) if needle.advance(character)), None)
             if end is not None:
-                found = (self._end + end - len(needle.stop), index, needle.stop)
+                found = (self._end + end - len(needle.text), index, needle.text)
                 self._found = min(found, self._found or found)
                 del self._needles[index]  # its later occurrences cannot be better
         self._held += text
@@ -93,10 +69,14 @@ class StopMatcher:
 
 class TextState:
     """Text of one sequence: takes tokens, gives the pieces that may be shown, each with its tokens' log
-    probabilities."""
+    probabilities.
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+    spelling: text of the special tokens that are shown; the others have none.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], spelling: Mapping[int, str] | None = None) -> None:
         self._tokenizer = tokenizer
+        self._spelling = {token: text.encode() for token, text in (spelling or {}).items()}
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stop = StopMatcher(stops)
         self._decoded = 0  # characters that left the UTF-8 decoder
@@ -111,11 +91,15 @@ class TextState:
 
     def push(self, token_id: int, logprob: TokenLogprob | None = None) -> TextPiece | None:
         """Add a token. None: nothing new can be shown yet."""
-        text = self._utf8.decode(self._tokenizer.token_bytes(token_id))
+        text = self._utf8.decode(self._spelling.get(token_id) or self._tokenizer.token_bytes(token_id))
         self._decoded += len(text)
         if logprob is not None:
             self._waiting.append((self._decoded, logprob))
         return self._release(self._stop.feed(text))
+
+    def interrupt(self) -> None:
+        """The next token does not go on from the last one: drop the bytes of a character that was begun."""
+        self._utf8.reset()
 
     def finish(self) -> TextPiece | None:
         """End of the tokens: give what was held back. Bytes of a character that was never completed are dropped."""

@@ -24,6 +24,7 @@ from mlxcel.engine.admission import Admission
 from mlxcel.engine.backend import Backend
 from mlxcel.engine.cache.prompt_cache import PromptCache
 from mlxcel.engine.cache.stats import CacheStats
+from mlxcel.engine.constraint import ConstraintError
 from mlxcel.engine.counters import Counters
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind
 from mlxcel.engine.generation import Generation
@@ -262,7 +263,8 @@ class Worker(threading.Thread):
                     raise outcome
                 events = sequence.advance(outcome)
             except Exception as error:
-                log.warning("a row cannot be sampled: %s", error, exc_info=not isinstance(error, SamplingError))
+                expected = isinstance(error, SamplingError | ConstraintError)
+                log.warning("a row cannot be sampled: %s", error, exc_info=not expected)
                 events = self._failure(sequence, error)
             self.counters.decode_tokens += sequence.generated - before
             self._post_events(sequence, events)

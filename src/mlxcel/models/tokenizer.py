@@ -58,12 +58,16 @@ class TextTokenizer:
 
     backend: the library's object with its special tokens registered; it belongs to this object from now on.
     eos_token_ids: ids that end a generation.
+    sentencepiece: it was rebuilt from a SentencePiece vocabulary.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, eos_token_ids: Collection[int]) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, eos_token_ids: Collection[int], *, sentencepiece: bool = False
+    ) -> None:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        self.sentencepiece = sentencepiece
         self._lock = threading.Lock()
         self._added = added_tokens(backend)
         self._bytes: dict[int, bytes] = {}

@@ -34,7 +34,8 @@ def folder_tokenizer(
         ends = {token_id for config in configs for token_id in _declared_ends(config)}
         if (token_id := backend.token_to_id(named.get("eos_token", ""))) is not None:
             ends.add(token_id)
-        return TextTokenizer(backend, ends | turn_end_ids(backend))
+        converted = not (folder / "tokenizer.json").is_file()
+        return TextTokenizer(backend, ends | turn_end_ids(backend), sentencepiece=converted)
 
 
 def special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:

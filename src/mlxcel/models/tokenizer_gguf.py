@@ -74,7 +74,7 @@ def gguf_tokenizer(meta: Metadata) -> TextTokenizer:
         _add_special(backend, tokens, types)
         _add_sequence_ends(backend, meta, tokens, with_bos=kind == "llama" or _word_family(meta) == _LLAMA3)
         ends = {token_id for key in _END_KEYS if (token_id := _token_id(meta, key, tokens)) is not None}
-        return TextTokenizer(backend, ends | turn_end_ids(backend))
+        return TextTokenizer(backend, ends | turn_end_ids(backend), sentencepiece=kind == "llama")
 
 
 def gguf_special_tokens(meta: Metadata) -> dict[str, str]:

@@ -24,6 +24,9 @@ TEMPLATE = (
 )
 
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
 def rendering(template: str | None = TEMPLATE) -> ScriptedBackend:
     """A backend that answers with the prompt it got."""
     return with_info(ScriptedBackend(echo), chat_template=template)
@@ -101,9 +104,18 @@ def test_conversations_no_prompt_can_be_made_of(template: str | None, words: str
         ({"tools": {}}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {}}, "response_format.type"),
+        ({"response_format": "json"}, "response_format"),
         ({"xtc_probability": 1.5}, "xtc_probability"),
-        ({"thinking_budget_tokens": 5}, "thinking_budget_tokens"),
+        ({"thinking_budget_tokens": -2}, "thinking_budget_tokens"),
+        ({"thinking_budget_tokens": 5, "max_tokens": 4}, "thinking_budget_tokens"),
+        ({"reasoning_budget_tokens": 5000}, "reasoning_budget_tokens"),
+        ({"grammar": "root ::= x"}, "grammar"),
+        ({"tools": [TOOL] * 129, "tool_choice": "none"}, "tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        (
+            {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_schema"}},
+            "tool_choice",
+        ),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
         ({"seed": 2**64}, "seed"),
         ({"messages": {}}, "messages"),
@@ -144,6 +156,7 @@ def test_requests_as_clients_send_them() -> None:
         "temperature": None,
     }
     assert ask(**fields) == "user=hi;||"
+    assert ask(tools=[TOOL], tool_choice="none") == "user=hi;||"
 
 
 def test_log_probabilities_are_null_unless_asked_for() -> None:

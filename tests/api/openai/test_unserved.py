@@ -9,9 +9,7 @@ import pytest
 
 from mlxcel.api.errors import ApiError
 from mlxcel.api.openai.schema import ChatRequest
-from mlxcel.api.openai.unserved import check_fields, check_response_format, check_tools
-
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+from mlxcel.api.openai.unserved import check_fields
 
 
 def chat(**values: Any) -> ChatRequest:
@@ -29,7 +27,6 @@ def refusal(check: Any, **values: Any) -> ApiError:
     "values",
     [
         {"grammar": "", "json_schema": {}},
-        {"thinking_budget_tokens": -1, "thinking_budget": None},
         {"cache_prompt": False, "user": "u", "metadata": {"a": 1}},
         {"cache_prompt": True},
     ],
@@ -41,10 +38,6 @@ def test_values_that_ask_for_nothing_are_accepted(values: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("thinking_budget_tokens", 0),
-        ("reasoning_budget_tokens", 100),
-        ("thinking_token_budget", 100),
-        ("thinking_budget", 100),
         ("grammar", "root ::= x"),
         ("json_schema", {"type": "object"}),
     ],
@@ -54,29 +47,3 @@ def test_values_that_ask_for_something_are_refused_by_name(name: str, value: Any
     assert error.param == name
     assert name in error.message
     assert "not supported by this version" in error.message
-
-
-def test_tools() -> None:
-    for values in ({}, {"tools": []}, {"tools": None, "tool_choice": "auto"}, {"tool_choice": "none"}):
-        check_tools(chat(**values))
-    error = refusal(check_tools, tools=[TOOL], tool_choice="auto")
-    assert (error.message, error.param) == ("tools are not supported by this version", "tools")
-
-
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}, {}, "sometimes", ""])
-def test_choices_that_need_tools(choice: Any) -> None:
-    assert refusal(check_tools, tool_choice=choice).param == "tool_choice"
-
-
-def test_response_format() -> None:
-    check_response_format(chat())
-    check_response_format(chat(response_format={"type": "text"}))
-    schema = {"name": "x", "schema": {"type": "object"}}
-    for value, words in [
-        ({"type": "json_schema", "json_schema": schema}, "not supported by this version"),
-        ({"type": "json_object"}, "json_schema"),
-        ({"type": "xml"}, "json_schema"),
-    ]:
-        error = refusal(check_response_format, response_format=value)
-        assert error.param == "response_format"
-        assert words in error.message

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from mlxcel.engine.constraint import Words
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.candidates import Candidates
 from mlxcel.engine.sampling.rows import Rows
@@ -75,9 +76,12 @@ class Voice:
         prompt: tuple[int, ...] = (),
         operations: Rows | None = None,
         alternatives: int | None = None,
+        mask: Words | None = None,
     ) -> None:
         self.sampler = Sampler(params, prompt, ByteTokenizer())
         self.alternatives = alternatives
+        self.mask = mask
+        self.forced: int | None = None
         self._operations = NumpyRows() if operations is None else operations
 
     def next(self, row: np.ndarray) -> Chosen:

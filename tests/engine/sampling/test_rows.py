@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from mlxcel.engine.constraint import Words
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.candidates import SamplingError
 from mlxcel.engine.sampling.chain import NO_TOKEN, Step
@@ -205,14 +206,48 @@ def test_logprobs(native: Rows, row: np.ndarray, count: int) -> None:
     assert [listed for listed, _ in found[1]] == np.argsort(-row, kind="stable")[:count].tolist()
 
 
-@given(row=any_row, seed=st.integers(0, 2**32 - 1))
-def test_mask(native: Rows, row: np.ndarray, seed: int) -> None:
-    words = np.random.default_rng(seed).integers(0, 2**32, -(-row.shape[0] // 32), dtype=np.uint32)
-    out, expected = np.empty_like(row), np.empty_like(row)
-    native.mask(row, words, out)
-    ORACLE.mask(row, words, expected)
-    assert np.array_equal(out, expected)
-    assert all(out[i] == (row[i] if words[i // 32] >> (i % 32) & 1 else -np.inf) for i in range(min(70, len(row))))
+def words_of(row: np.ndarray, seed: int) -> Words:
+    """A random mask, longer than it must be."""
+    return np.random.default_rng(seed).integers(0, 2**32, row.shape[0] // 32 + 2, dtype=np.uint32)
+
+
+def allowed(words: Words, token: int) -> bool:
+    return bool(words[token // 32] >> np.uint32(token % 32) & 1)
+
+
+@given(row=any_row, params=chains, step=steps, seed=st.integers(0, 2**32 - 1))
+def test_a_mask_comes_before_everything_else(
+    native: Rows, row: np.ndarray, params: SamplingParams, step: Step, seed: int
+) -> None:
+    words = words_of(row, seed)
+    bits = words[:, None] >> np.arange(32, dtype=np.uint32) & 1
+    masked = np.where(bits.ravel()[: row.shape[0]], row, np.float32(-np.inf))
+    before = row.copy()
+    (found,) = native.choose(row[None], [native.chain(params)], [step], [words])
+    assert [found] == ORACLE.choose(row[None], [params], [step], [words])
+    assert [found] == ORACLE.choose(masked[None], [params], [step])
+    assert found[0] == NO_TOKEN or allowed(words, found[0])
+    assert np.array_equal(row, before)
+
+
+def test_a_mask_is_for_its_row_only(native: Rows) -> None:
+    batch = np.stack([made(i, 3000, 0.0, 3.0, 0.0) for i in range(20)])
+    masks = [None if i % 3 else words_of(batch[0], i) for i in range(20)]
+    settings = [SamplingParams(**{**OFF, "top_k": i % 4}) for i in range(20)]
+    draws = [Step(i / 20, False, 0.0) for i in range(20)]
+    native_chains = [native.chain(params) for params in settings]
+    together = native.choose(batch, native_chains, draws, masks)
+    assert together == ORACLE.choose(batch, settings, draws, masks)
+    free = native.choose(batch, native_chains, draws)
+    assert [chosen for i, chosen in enumerate(together) if i % 3] == [chosen for i, chosen in enumerate(free) if i % 3]
+
+
+def test_an_empty_mask_leaves_no_token(native: Rows) -> None:
+    row, words = made(1, 100, 0.0, 1.0, 0.0), np.zeros(4, np.uint32)
+    for operations in (native, ORACLE):
+        for params in (SamplingParams(), SamplingParams(temperature=0.0)):
+            chosen = operations.choose(row[None], [operations.chain(params)], [Step(0.5, False, 0.0)], [words])
+            assert chosen == [(NO_TOKEN, 0.0)]
 
 
 @given(
@@ -242,9 +277,11 @@ def test_the_native_kernels_refuse_what_does_not_fit(native: Rows) -> None:
             native.add_at(row, np.array([token]), one)
         with pytest.raises(IndexError):
             native.penalise(row, np.array([token]), one, 1.0, 0.0, 1.0)
-    with pytest.raises(ValueError, match="do not belong"):
-        native.mask(row, np.zeros(1, np.uint32), np.empty_like(row))
     chain, step = native.chain(SamplingParams()), Step(0.5, False, 0.0)
+    with pytest.raises(ValueError, match="shorter than its row"):
+        native.choose(row[None], [chain], [step], [np.zeros(1, np.uint32)])
+    with pytest.raises(ValueError, match="mask or None"):
+        native.choose(row[None], [chain], [step], [None, None])
     with pytest.raises(ValueError, match="empty"):
         native.choose(row[None, :0], [chain], [step])
     with pytest.raises(ValueError, match="each row"):

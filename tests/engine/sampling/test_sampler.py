@@ -88,6 +88,8 @@ def test_a_sampler_that_fails_harms_no_other() -> None:
 def test_a_sampler_that_cannot_be_made_harms_no_other() -> None:
     class Unmade:
         alternatives = None
+        mask = None
+        forced = None
 
         @property
         def sampler(self) -> Sampler:
@@ -97,3 +99,31 @@ def test_a_sampler_that_cannot_be_made_harms_no_other() -> None:
     outcomes = sample([Unmade(), Voice(SamplingParams(temperature=0.0))], logits, make_rows())
     assert isinstance(outcomes[0], MemoryError)
     assert outcomes[1] == Chosen(int(logits[1].argmax()))
+
+
+@pytest.mark.parametrize("make", [NumpyRows, make_rows])
+def test_a_forced_token_costs_the_same_random_numbers_and_is_remembered(make: Callable[[], Rows]) -> None:
+    operations = make()
+    script = [np.stack([made(10 * t, 300, 3.0, 0.0)] * 2) for t in range(6)]
+    plain, pushed = (
+        [Voice(SamplingParams(seed=i, temperature=1.5), (), operations) for i in range(2)] for _ in range(2)
+    )
+    expected = [sample(plain, step.copy(), operations) for step in script]
+    heard: list[list[Any]] = []
+    for t, step in enumerate(script):
+        pushed[0].forced = 299 if t == 2 else None
+        heard.append(sample(pushed, step.copy(), operations))
+    assert heard[2][0] == Chosen(299)
+    assert [row[1] for row in heard] == [row[1] for row in expected]  # the neighbour
+    assert [row[0] for t, row in enumerate(heard) if t != 2] == [row[0] for t, row in enumerate(expected) if t != 2]
+
+    forgetful = Voice(SamplingParams(temperature=0.0, presence_penalty=100.0), (), operations, alternatives=1)
+    forgetful.forced = 7
+    row = np.zeros(10, np.float32)
+    row[7] = 5.0
+    first = forgetful.next(row)
+    assert first.token == 7
+    assert first.logprobs is not None
+    assert first.logprobs[1][0][0] == 7
+    forgetful.forced = None
+    assert forgetful.next(row).token != 7

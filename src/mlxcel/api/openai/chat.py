@@ -1,22 +1,33 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions, and what its prompt would be."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import anyio.to_thread
 import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from mlxcel.api.body import read_json
 from mlxcel.api.errors import invalid
 from mlxcel.api.openai import unserved
-from mlxcel.api.openai.generate import answer, choice_count, submit
+from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
 from mlxcel.api.openai.messages import check_input, check_media, plain_messages
 from mlxcel.api.openai.schema import ChatRequest
+from mlxcel.api.openai.structured import response_rule, tool_rule, wanted_schema
 from mlxcel.api.openai.wire import ChatWire
 from mlxcel.api.state import AppState, ServedModel
+from mlxcel.chat.answer import AnswerStream
 from mlxcel.chat.kwargs import request_kwargs
 from mlxcel.chat.prompt import Prompt
+from mlxcel.chat.reasoning import PlainReader, make_reader
+from mlxcel.chat.stream import MessageStream, ReasoningFormat
+from mlxcel.chat.tool_choice import Choice, ToolUse, instruct, read_tools
+from mlxcel.chat.tools import ToolSet, ToolStream
+from mlxcel.config import ChatConfig
 from mlxcel.engine.cache.storage import Reuse
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
@@ -25,29 +36,92 @@ _DECODER = msgspec.json.Decoder(ChatRequest)
 async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     """Answer one chat request. All refusals come before the first byte of a stream."""
     chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
-    _check(chat)
+    tools = _check(chat)
+    unserved.check_fields(chat)
+    schema = wanted_schema(chat.response_format, allow_json_object=state.config.grammar.allow_json_object)
     model = await state.model()
-    choice_count(state, chat)
+    n = choice_count(state, chat)
+    budget = thinking_budget(state, chat)
     # Long conversations take a while to render and tokenise; other streams must not wait for them.
-    prompt = await anyio.to_thread.run_sync(_build_prompt, model, chat, limiter=state.prompt_threads)
+    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, chat, tools, limiter=state.prompt_threads)
+    rule = await response_rule(state, model, schema, prompt.lead) or await tool_rule(
+        state, model, tools, prompt.lead, parallel=chat.parallel_tool_calls is not False
+    )
     logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
-    generations = submit(state, model, request, chat, prompt, logprobs)
-    wire = ChatWire(model.info.name, logprobs is not None)
+    config = state.config.chat
+    spelling = _spelling(config, model, tools)
+    generations = submit(state, model, request, chat, prompt, logprobs, rule=rule, budget=budget, spelling=spelling)
+    streams = [_answer_stream(config, model, prompt, tools) for _ in range(n)]
+    wire = ChatWire(model.info.name, logprobs is not None, streams, alias=config.reasoning_alias == "reasoning")
     return await answer(state, request, chat, generations, wire, counted=True)
 
 
-def _check(chat: ChatRequest) -> None:
-    """What can be refused without a model. Raises ApiError."""
+async def apply_template(state: AppState, request: Request) -> ASGIApp:
+    """The text of the prompt that a chat request would have. Nothing is generated."""
+    chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
+    tools = _check(chat)
+    model = await state.model()
+    text = await anyio.to_thread.run_sync(_render, state, model, chat, tools, limiter=state.prompt_threads)
+    return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")
+
+
+async def input_tokens(state: AppState, request: Request) -> ASGIApp:
+    """How many tokens the prompt of a chat request would have. Nothing is generated."""
+    chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
+    tools = _check(chat)
+    model = await state.model()
+    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, chat, tools, limiter=state.prompt_threads)
+    return Response(msgspec.json.encode({"input_tokens": len(prompt.tokens)}), media_type="application/json")
+
+
+def _check(chat: ChatRequest) -> ToolUse:
+    """What can be refused without a model; the tools. Raises ApiError, PromptError."""
     check_input(chat.messages)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
     check_media(chat.messages)
-    unserved.check_tools(chat)
-    unserved.check_fields(chat)
-    unserved.check_response_format(chat)
+    tools = read_tools(chat.tools, chat.tool_choice)
+    constrained = chat.response_format is not None and chat.response_format.type != "text"
+    if tools.forced and constrained:
+        raise invalid("a tool_choice that forces a call excludes a response_format", "tool_choice")
+    return tools
 
 
-def _build_prompt(model: ServedModel, chat: ChatRequest) -> Prompt:
-    kwargs = request_kwargs(chat.chat_template_kwargs, chat.extra_body, chat.preserve_thinking, chat.reasoning_effort)
+def _prompt_arguments(state: AppState, chat: ChatRequest, tools: ToolUse) -> dict[str, Any]:
+    """How the template is rendered. Raises PromptError."""
+    return {
+        "messages": instruct(plain_messages(chat.messages), tools.instruction),
+        "kwargs": request_kwargs(
+            chat.chat_template_kwargs, chat.extra_body, chat.preserve_thinking, chat.reasoning_effort
+        ),
+        "tools": list(tools.shown),
+        "prefill": state.config.chat.prefill_assistant,
+    }
+
+
+def _build_prompt(state: AppState, model: ServedModel, chat: ChatRequest, tools: ToolUse) -> Prompt:
     history = model.info.reuse is Reuse.WHOLE
-    return model.prompts.chat(plain_messages(chat.messages), kwargs=kwargs, history=history)
+    return model.prompts.chat(**_prompt_arguments(state, chat, tools), history=history)
+
+
+def _render(state: AppState, model: ServedModel, chat: ChatRequest, tools: ToolUse) -> str:
+    return model.prompts.render(**_prompt_arguments(state, chat, tools))
+
+
+def _spelling(config: ChatConfig, model: ServedModel, tools: ToolUse) -> Mapping[int, str]:
+    """The special tokens whose text the answer is read by."""
+    if config.skip_parsing:
+        return {}
+    return model.prompts.tool_spelling if tools.shown else model.prompts.spelling
+
+
+def _answer_stream(config: ChatConfig, model: ServedModel, prompt: Prompt, tools: ToolUse) -> AnswerStream:
+    if config.skip_parsing:
+        return AnswerStream(MessageStream(PlainReader(), ReasoningFormat.CONTENT))
+    reader = make_reader(model.prompts.dialect, inside=prompt.thinking, calls=bool(tools.shown))
+    message = MessageStream(reader, ReasoningFormat(config.reasoning_format))
+    if not tools.shown:
+        return AnswerStream(message)
+    only = tools.names[0] if tools.choice is Choice.NAMED else None
+    calls = ToolStream(ToolSet.of_request(tools.shown, only), model.prompts.tool_dialect)
+    return AnswerStream(message, calls, forced=tools.forced)

@@ -10,8 +10,9 @@ from starlette.types import ASGIApp
 from mlxcel.api.body import read_json
 from mlxcel.api.errors import invalid
 from mlxcel.api.openai import unserved
-from mlxcel.api.openai.generate import answer, choice_count, submit
+from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
 from mlxcel.api.openai.schema import CompletionRequest
+from mlxcel.api.openai.structured import response_rule, wanted_schema
 from mlxcel.api.openai.wire import TextWire
 from mlxcel.api.state import AppState
 from mlxcel.chat.prompt import Prompt
@@ -24,12 +25,15 @@ async def completions(state: AppState, request: Request) -> ASGIApp:
     """Answer one text completion. All refusals come before the first byte of a stream."""
     body = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     prompt = _check(body)
+    schema = wanted_schema(body.response_format, allow_json_object=state.config.grammar.allow_json_object)
     model = await state.model()
     n = choice_count(state, body)
     if body.best_of not in (None, 1, n):
         raise invalid("best_of must equal n: answers are not ranked", "best_of")
+    budget = thinking_budget(state, body)
     ids = await anyio.to_thread.run_sync(_tokenise, model.info, prompt, limiter=state.prompt_threads)
-    generations = submit(state, model, request, body, Prompt(ids), body.logprobs)
+    rule = await response_rule(state, model, schema)
+    generations = submit(state, model, request, body, Prompt(ids), body.logprobs, rule=rule, budget=budget)
     wire = TextWire(model.info.name, body.logprobs, n)
     return await answer(state, request, body, generations, wire, counted=not body.stream)
 
@@ -44,7 +48,6 @@ def _check(body: CompletionRequest) -> str | list[int]:
     if body.suffix:
         raise invalid("suffix is not supported by this version", "suffix")
     unserved.check_fields(body)
-    unserved.check_response_format(body)
     return prompt
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET
 from starlette.datastructures import Headers
@@ -15,6 +15,7 @@ from mlxcel.api.auth import tenant
 from mlxcel.api.connection import ClientGone, cancel_on_disconnect
 from mlxcel.api.errors import generation_failed, invalid
 from mlxcel.api.openai.caching import conversation, wants_cache
+from mlxcel.api.openai.reasoning import resolve_budget
 from mlxcel.api.openai.sampling import resolve_loops, resolve_max_tokens, resolve_sampling, with_choice_seed
 from mlxcel.api.openai.schema import GenerationFields
 from mlxcel.api.openai.wire import Choice, PromptDetails, Usage, Wire
@@ -22,9 +23,10 @@ from mlxcel.api.sse import EventStream, SseWriter
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.api.totals import RequestTotals
 from mlxcel.chat.prompt import Prompt
+from mlxcel.engine.constraint import Rule
 from mlxcel.engine.engine import EngineState
 from mlxcel.engine.errors import Dead, Stuck
-from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
+from mlxcel.engine.events import Finished, FinishReason, TextPiece
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest, Priority
 
@@ -44,11 +46,20 @@ def submit(
     fields: GenerationFields,
     prompt: Prompt,
     logprobs: int | None,
+    *,
+    rule: Rule | None,
+    budget: int | None,
+    spelling: Mapping[int, str] | None = None,
 ) -> list[Generation]:
-    """Queue one generation per choice. Raises ApiError 400 and what `Engine.submit` raises."""
+    """Queue one generation per choice. Raises ApiError 400 and what `Engine.submit` raises.
+
+    rule: what the answers are held to. budget: tokens that the reasoning of an answer may have; None: any number.
+    spelling: special tokens that are shown in the text, and what as.
+    """
     sampling = resolve_sampling(fields, model.sampling)
     loops = resolve_loops(fields, model.loops)
     max_tokens = resolve_max_tokens(fields, state.config.engine)
+    thinking = model.prompts.thinking_rule(inside=prompt.thinking, budget=budget)
     priority = read_priority(request.headers)
     return state.engine.submit(
         [
@@ -59,6 +70,9 @@ def submit(
                 stop=fields.stop_strings,
                 logprobs=logprobs,
                 loops=loops,
+                rule=rule,
+                thinking=thinking,
+                spelling=spelling or {},
                 priority=priority,
                 cache_prompt=wants_cache(fields),
                 tenant=tenant(request.scope),
@@ -68,6 +82,13 @@ def submit(
             for index in range(choice_count(state, fields))
         ]
     )
+
+
+def thinking_budget(state: AppState, fields: GenerationFields) -> int | None:
+    """Tokens that the reasoning of an answer may have; None: any number. Raises ApiError 400, Loading, Dead."""
+    asked, context = resolve_max_tokens(fields, state.config.engine), state.engine.slot_context
+    most = context if asked is None else min(asked, context)
+    return resolve_budget(fields, state.config.chat.reasoning_budget, most)
 
 
 def read_priority(headers: Headers) -> Priority:
@@ -103,13 +124,11 @@ async def answer(
 
 
 async def _collect(generation: Generation) -> Choice:
-    texts: list[str] = []
-    logprobs: list[TokenLogprob] = []
+    pieces: list[TextPiece] = []
     async for event in generation:
         if isinstance(event, Finished):
-            return Choice("".join(texts), logprobs, event)
-        texts.append(event.text)
-        logprobs += event.logprobs
+            return Choice(pieces, event)
+        pieces.append(event)
     raise ClientGone
 
 
@@ -147,10 +166,12 @@ class _Stream:
         generation = self._generations[index]
         async for event in generation:
             if isinstance(event, TextPiece):
-                writer.data(self._wire.piece(index, event))
+                for chunk in self._wire.piece(index, event):
+                    writer.data(chunk)
             else:
                 self._end(event)
-                writer.data(self._wire.finish(index, event.reason))
+                for chunk in self._wire.finish(index, event):
+                    writer.data(chunk)
                 await writer.flush()
                 return event
             if not generation.ready:

@@ -31,9 +31,10 @@ class StreamOptions(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    """`response_format`, as far as it decides whether the request can be served."""
+    """`response_format`; `mlxcel.api.openai.structured` reads it."""
 
-    type: str
+    type: str | None = None
+    json_schema: Any = None
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
@@ -90,11 +91,12 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     min_pattern_size: Natural | None = None
     min_count: Natural | None = None
 
-    # Known, but served only at the values that switch them off (see `mlxcel.api.openai.unserved`).
     thinking_budget_tokens: MinusOneOrMore | None = None
     reasoning_budget_tokens: MinusOneOrMore | None = None
     thinking_token_budget: MinusOneOrMore | None = None
     thinking_budget: MinusOneOrMore | None = None
+
+    # Known, but served only at the values that switch them off (see `mlxcel.api.openai.unserved`).
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
 
@@ -169,6 +171,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     preserve_thinking: bool | None = None
     reasoning_effort: str | None = None

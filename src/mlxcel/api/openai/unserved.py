@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mlxcel.api.errors import ApiError, invalid
-from mlxcel.api.openai.schema import ChatRequest, GenerationFields
+from mlxcel.api.errors import invalid
+from mlxcel.api.openai.schema import GenerationFields
 
 _INERT: Mapping[str, Any] = {
-    "thinking_budget_tokens": -1,
-    "reasoning_budget_tokens": -1,
-    "thinking_token_budget": -1,
-    "thinking_budget": -1,
     "grammar": "",
     "json_schema": {},
 }
@@ -23,32 +19,3 @@ def check_fields(request: GenerationFields) -> None:
     for name, inert in _INERT.items():
         if getattr(request, name) not in (None, inert):
             raise invalid(f"'{name}' is not supported by this version", name)
-
-
-def check_response_format(request: GenerationFields) -> None:
-    """Refuse output formats other than text. Raises ApiError 400."""
-    kind = None if request.response_format is None else request.response_format.type
-    match kind:
-        case None | "text":
-            return
-        case "json_schema":
-            raise _unsupported("response_format of type 'json_schema' is not supported by this version")
-        case "json_object":
-            raise _unsupported("response_format of type 'json_object' is not supported: use 'json_schema'")
-        case _:
-            raise _unsupported("response_format.type must be 'text', 'json_schema' or 'json_object'")
-
-
-def check_tools(request: ChatRequest) -> None:
-    """Refuse tools, and choices that need some. Raises ApiError 400."""
-    if request.tools:
-        raise invalid("tools are not supported by this version", "tools")
-    choice = request.tool_choice
-    if choice == "required" or isinstance(choice, dict):
-        raise invalid("tool_choice needs a non-empty list of tools", "tool_choice")
-    if choice not in (None, "none", "auto"):
-        raise invalid("tool_choice must be 'none', 'auto', 'required' or name a function", "tool_choice")
-
-
-def _unsupported(message: str) -> ApiError:
-    return invalid(message, "response_format")

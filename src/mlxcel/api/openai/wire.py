@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Sequence
@@ -12,7 +13,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mlxcel.api.openai.logprobs import ChatLogprobs, LegacyFormatter, LegacyLogprobs, chat_logprobs
+from mlxcel.chat.answer import AnswerPart, AnswerStream
+from mlxcel.chat.stream import MessagePart
+from mlxcel.chat.tools import CallArguments, CallStart
 from mlxcel.engine.events import Finished, FinishReason, TextPiece, TokenLogprob
+
+log = logging.getLogger(__name__)
 
 
 class PromptDetails(msgspec.Struct):
@@ -30,18 +36,58 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptDetails | UnsetType = UNSET
 
 
+class FunctionDelta(msgspec.Struct):
+    """A part of a call: its name first, then pieces of its arguments (JSON text)."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class CallDelta(msgspec.Struct):
+    """What a chunk adds to the `index`-th call of an answer."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+class CalledFunction(msgspec.Struct):
+    """The function a call is to, with its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class Call(msgspec.Struct):
+    """A complete call."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class Delta(msgspec.Struct):
     """What a chat chunk adds."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_only: bool | UnsetType = UNSET
+    tool_calls: list[CallDelta] | UnsetType = UNSET
 
 
 class AssistantMessage(msgspec.Struct):
     """The answer of a chat completion."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    """None: nothing but calls."""
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_only: bool | UnsetType = UNSET
+    tool_calls: list[Call] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):
@@ -49,7 +95,7 @@ class ChatChunkChoice(msgspec.Struct):
 
     index: int
     delta: Delta
-    finish_reason: FinishReason | None = None
+    finish_reason: str | None = None
     logprobs: ChatLogprobs | None = None
 
 
@@ -58,7 +104,7 @@ class ChatChoice(msgspec.Struct):
 
     index: int
     message: AssistantMessage
-    finish_reason: FinishReason
+    finish_reason: str
     logprobs: ChatLogprobs | None
 
 
@@ -94,9 +140,18 @@ class Envelope(msgspec.Struct):
 class Choice:
     """One generation, complete."""
 
-    text: str
-    logprobs: list[TokenLogprob]
+    pieces: list[TextPiece]
     finished: Finished
+
+    @property
+    def text(self) -> str:
+        """All of its text."""
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """An entry for each token, if they were asked for."""
+        return [entry for piece in self.pieces for entry in piece.logprobs]
 
 
 class Wire(Protocol):
@@ -106,12 +161,12 @@ class Wire(Protocol):
         """The chunk before a choice's text, where there is one."""
         ...
 
-    def piece(self, index: int, piece: TextPiece) -> bytes:
-        """The chunk with more of a choice's text."""
+    def piece(self, index: int, piece: TextPiece) -> list[bytes]:
+        """The chunks with what is certain after more of a choice's text."""
         ...
 
-    def finish(self, index: int, reason: FinishReason) -> bytes:
-        """A choice's last chunk."""
+    def finish(self, index: int, finished: Finished) -> list[bytes]:
+        """A choice's last chunks."""
         ...
 
     def usage(self, usage: Usage) -> bytes:
@@ -135,38 +190,78 @@ class ChatWire:
     """Bodies of `/v1/chat/completions`.
 
     logprobs: whether they were asked for.
+    streams: one for each choice.
+    alias: the reasoning also stands under the name `reasoning`.
     """
 
-    def __init__(self, model: str, logprobs: bool) -> None:
+    def __init__(self, model: str, logprobs: bool, streams: Sequence[AnswerStream], *, alias: bool) -> None:
         self._model = model
         self._logprobs = logprobs
+        self._streams = streams
+        self._alias = alias
         self._id = _new_id("chatcmpl")
         self._created = _now()
 
     def opening(self, index: int) -> bytes | None:
         return self._chunk(ChatChunkChoice(index, Delta(role="assistant")))
 
-    def piece(self, index: int, piece: TextPiece) -> bytes:
-        logprobs = chat_logprobs(piece.logprobs) if piece.logprobs else None
-        return self._chunk(ChatChunkChoice(index, Delta(content=piece.text), logprobs=logprobs))
+    def piece(self, index: int, piece: TextPiece) -> list[bytes]:
+        return [self._part(index, part) for part in self._streams[index].feed(piece)]
 
-    def finish(self, index: int, reason: FinishReason) -> bytes:
-        return self._chunk(ChatChunkChoice(index, Delta(), reason))
+    def finish(self, index: int, finished: Finished) -> list[bytes]:
+        stream = self._streams[index]
+        parts = [self._part(index, part) for part in stream.finish(finished.reason)]
+        self._report(stream)
+        last = Delta(reasoning_only=stream.reasoning_only or UNSET)
+        return [*parts, self._chunk(ChatChunkChoice(index, last, stream.finish_reason))]
 
     def usage(self, usage: Usage) -> bytes:
         return self._encode("chat.completion.chunk", [], usage)
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        bodies = [
-            ChatChoice(
-                index,
-                AssistantMessage("assistant", choice.text),
-                choice.finished.reason,
-                chat_logprobs(choice.logprobs) if self._logprobs else None,
-            )
-            for index, choice in enumerate(choices)
-        ]
+        bodies: list[ChatChoice] = []
+        for index, (choice, stream) in enumerate(zip(choices, self._streams, strict=True)):
+            message = self._message(stream, choice)
+            logprobs = chat_logprobs(choice.logprobs) if self._logprobs else None
+            bodies.append(ChatChoice(index, message, stream.finish_reason, logprobs))
         return self._encode("chat.completion", bodies, usage)
+
+    def _message(self, stream: AnswerStream, choice: Choice) -> AssistantMessage:
+        parts = [part for piece in choice.pieces for part in stream.feed(piece)]
+        parts += stream.finish(choice.finished.reason)
+        self._report(stream)
+        texts = [part for part in parts if isinstance(part, MessagePart)]
+        content = "".join(part.content for part in texts)
+        reasoning = "".join(part.reasoning for part in texts) or UNSET
+        calls = [Call(call.id, "function", CalledFunction(call.name, call.arguments)) for call in stream.calls]
+        return AssistantMessage(
+            "assistant",
+            None if calls and not content else content,
+            reasoning,
+            reasoning if self._alias else UNSET,
+            stream.reasoning_only or UNSET,
+            calls or UNSET,
+        )
+
+    def _report(self, stream: AnswerStream) -> None:
+        if stream.problem is not None:
+            log.warning("%s: %s", self._id, stream.problem)
+
+    def _part(self, index: int, part: AnswerPart) -> bytes:
+        if isinstance(part, CallStart):
+            call = CallDelta(part.index, FunctionDelta(name=part.name), part.id, "function")
+            return self._chunk(ChatChunkChoice(index, Delta(tool_calls=[call])))
+        if isinstance(part, CallArguments):
+            call = CallDelta(part.index, FunctionDelta(arguments=part.text))
+            return self._chunk(ChatChunkChoice(index, Delta(tool_calls=[call])))
+        reasoning = part.reasoning or UNSET
+        delta = Delta(
+            content=part.content if part.content or not part.reasoning else UNSET,
+            reasoning_content=reasoning,
+            reasoning=reasoning if self._alias else UNSET,
+        )
+        logprobs = chat_logprobs(part.logprobs) if part.logprobs else None
+        return self._chunk(ChatChunkChoice(index, delta, logprobs=logprobs))
 
     def _chunk(self, choice: ChatChunkChoice) -> bytes:
         return self._encode("chat.completion.chunk", [choice])
@@ -195,11 +290,11 @@ class TextWire:
     def opening(self, index: int) -> bytes | None:
         return None
 
-    def piece(self, index: int, piece: TextPiece) -> bytes:
-        return self._chunk(index, piece.text, None, self._format(index, piece.logprobs) if piece.logprobs else None)
+    def piece(self, index: int, piece: TextPiece) -> list[bytes]:
+        return [self._chunk(index, piece.text, None, self._format(index, piece.logprobs) if piece.logprobs else None)]
 
-    def finish(self, index: int, reason: FinishReason) -> bytes:
-        return self._chunk(index, "", reason, None)
+    def finish(self, index: int, finished: Finished) -> list[bytes]:
+        return [self._chunk(index, "", finished.reason, None)]
 
     def usage(self, usage: Usage) -> bytes:
         return self._encode([], usage)

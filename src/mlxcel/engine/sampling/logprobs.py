@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -27,11 +28,19 @@ def logprobs(logits: Floats, token: int, count: int) -> Logprobs:
     return float(logits[token]) - total, [(int(listed), float(logits[listed]) - total) for listed in best]
 
 
-def token_logprob(token: int, found: Logprobs, tokenizer: Tokenizer) -> TokenLogprob:
-    """The entry of a chosen token."""
+_NO_SPELLING: Mapping[int, str] = {}
+
+
+def token_logprob(
+    token: int, found: Logprobs, tokenizer: Tokenizer, spelling: Mapping[int, str] = _NO_SPELLING
+) -> TokenLogprob:
+    """The entry of a chosen token.
+
+    spelling: text of the special tokens that are shown; the others have none.
+    """
 
     def choice(token_id: int, logprob: float) -> TokenChoice:
-        raw = tokenizer.token_bytes(token_id)
+        raw = spelling.get(token_id, "").encode() or tokenizer.token_bytes(token_id)
         return TokenChoice(token_id, raw.decode(errors="replace"), raw, logprob)
 
     own, best = found

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from mlxcel.engine.constraint import Words
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.candidates import Floats, Ids
 from mlxcel.engine.sampling.chain import Step
 from mlxcel.engine.sampling.logprobs import Logprobs
 from mlxcel.engine.sampling.rows_numpy import NumpyRows
-
-Words = npt.NDArray[np.uint32]
 
 MAX_THREADS = 8
 """Threads that are made to share the rows of a step; more would wait for each other longer than they work."""
@@ -31,17 +27,18 @@ class Rows(Protocol):
         """How one sequence is sampled, in the form that `choose` takes."""
         ...
 
-    def choose(self, logits: Floats, chains: Sequence[Any], steps: Sequence[Step]) -> list[tuple[int, float]]:
-        """Token and share for each row of `logits`, as `mlxcel.engine.sampling.chain.choose` defines them."""
+    def choose(
+        self, logits: Floats, chains: Sequence[Any], steps: Sequence[Step], masks: Sequence[Words | None] = ()
+    ) -> list[tuple[int, float]]:
+        """Token and share for each row of `logits`, as `mlxcel.engine.sampling.chain.choose` defines them.
+
+        masks: for each row the tokens that may come, or None; empty: no row has one. The logits stay as they are.
+        """
         ...
 
     def logprobs(self, logits: Floats, wanted: Sequence[tuple[int, int, int]]) -> list[Logprobs]:
         """For each row, token and number wanted: the log probability of the token, and so many of the likeliest tokens
         with theirs, best first."""
-        ...
-
-    def mask(self, row: Floats, words: Words, out: Floats) -> None:
-        """Copy to `out` the logits whose bit in `words` is set, lowest bit first; the others become -inf."""
         ...
 
     def add_at(self, row: Floats, tokens: Ids, values: Floats) -> None:
@@ -70,7 +67,6 @@ class NativeRows:
         self._chain = module.Chain
         self.choose = rows.choose
         self.logprobs = rows.logprobs
-        self.mask = rows.mask
         self.add_at = rows.add_at
         self.penalise = rows.penalise
 

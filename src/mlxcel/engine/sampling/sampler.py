@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from mlxcel.engine.backend import Tokenizer
+from mlxcel.engine.constraint import ConstraintError, Words
 from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.adaptive_p import AdaptiveP
 from mlxcel.engine.sampling.bias import Bias
@@ -69,11 +70,11 @@ class Sampler:
         feedback = 0.0 if self._feedback is None else self._feedback.value
         return self._chain, Step(self._random.random(), exclude, feedback)
 
-    def end(self, token: int, share: float) -> None:
-        """Note what was chosen: the token, and its probability among those it was drawn from."""
+    def end(self, token: int, share: float | None) -> None:
+        """Note what was chosen: the token, and its probability among those it was drawn from; None: it was not."""
         for stage in self._remembering:
             stage.append(token)
-        if self._feedback is not None:
+        if self._feedback is not None and share is not None:
             self._feedback.observe(share)
 
 
@@ -86,8 +87,18 @@ class Sampled(Protocol):
         ...
 
     @property
+    def mask(self) -> Words | None:
+        """The tokens that may come; None: all. May fail."""
+        ...
+
+    @property
     def alternatives(self) -> int | None:
         """How many likely tokens to list with the chosen one and its log probability; None: not even that."""
+        ...
+
+    @property
+    def forced(self) -> int | None:
+        """The token to take instead of the one that is drawn, which costs the same random numbers; None: none."""
         ...
 
 
@@ -103,15 +114,17 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Cho
     """The next token of each sequence, which its sampler has noted, or why it has none; that harms no other one.
 
     logits: a row for each, float32 [rows, vocabulary], in one piece of memory that may be written; the same afterwards.
-    One that holds NaN, +inf or nothing but -inf gives a SamplingError.
+    One that holds NaN, +inf or nothing but -inf gives a SamplingError; under a mask, which hides what may not come, a
+    ConstraintError.
     """
     failures: dict[int, Exception] = {}
     edited: list[Edits] = []
     chains: list[Any] = []
     steps: list[Step] = []
+    masks: list[Words | None] = []
     for index, sequence in enumerate(sequences):
         try:
-            sampler = sequence.sampler
+            mask, sampler = sequence.mask, sequence.sampler
             if sampler.edits:
                 edits = Edits(logits[index], rows)
                 edited.append(edits)
@@ -120,10 +133,11 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Cho
             chain, step = sampler.begin(rows)
         except Exception as error:
             failures[index] = error
-            chain, step = rows.chain(_GREEDY), _GREEDY_STEP
+            chain, step, mask = rows.chain(_GREEDY), _GREEDY_STEP, None
         chains.append(chain)
         steps.append(step)
-    choices = rows.choose(logits, chains, steps)
+        masks.append(mask)
+    choices = rows.choose(logits, chains, steps, masks)
     for edits in edited:
         edits.undo()
     outcomes: list[Chosen | Exception] = []
@@ -132,9 +146,9 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Cho
         if index in failures:
             outcomes.append(failures[index])
         elif token == NO_TOKEN:
-            outcomes.append(SamplingError("the model returned logits that are not finite numbers"))
+            outcomes.append(_no_token(masked=masks[index] is not None))
         else:
-            sequences[index].sampler.end(token, share)
+            token = _take(sequences[index], token, share)
             outcomes.append(Chosen(token))
             if (count := sequences[index].alternatives) is not None:
                 wanted.append((index, token, count))
@@ -142,3 +156,19 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Cho
         for (index, token, _), found in zip(wanted, rows.logprobs(logits, wanted), strict=True):
             outcomes[index] = Chosen(token, found)
     return outcomes
+
+
+def _no_token(masked: bool) -> Exception:
+    if masked:  # perhaps a bias has banned all that the mask allows
+        return ConstraintError("no token that may follow is possible")
+    return SamplingError("the model returned logits that are not finite numbers")
+
+
+def _take(sequence: Sampled, drawn: int, share: float) -> int:
+    """The token a sequence goes on with: the one that was drawn, unless another one is forced."""
+    forced = sequence.forced
+    if forced is None:
+        sequence.sampler.end(drawn, share)
+        return drawn
+    sequence.sampler.end(forced, None)
+    return forced

@@ -1,0 +1,138 @@
+"""What has to be done to a JSON Schema before the grammar engine sees it, so that every text it lets through is valid.
+
+The engine refuses keywords that it does not know and that restrict the values. It is less strict than a validator in a
+few places, which are closed here; and it takes keywords that mean nothing for unknown ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+from mlxcel.grammar.errors import NotCompiled
+from mlxcel.grammar.unions import exclusive
+
+_OPTIONS: dict[str, Any] = {
+    "item_separator": ",",
+    "key_separator": ":",
+    "whitespace_flexible": True,
+    # A line break with its indentation, or a few blanks. Without an end to it a small model may write nothing else.
+    "whitespace_pattern": r"\r?\n[ \t]{0,40}|[ \t]{1,4}",
+    "coerce_one_of": False,
+    "lenient": False,
+    "json_allow_general_unicode_escapes": False,
+}
+"""All that decides how a schema is read."""
+
+_ENGINE_KEYWORD = "x-guidance"
+"""Holds the options. What a client puts there is overwritten."""
+
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose value holds schemas under names that the user chose."""
+
+_DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose value is no schema."""
+
+_FORMATS = frozenset(
+    (
+        *("date-time", "date", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6"),
+        *("uri", "uri-reference", "iri", "iri-reference", "uri-template", "uuid", "regex"),
+        *("json-pointer", "relative-json-pointer"),
+    )
+)
+"""Those that the standard defines. Others restrict nothing."""
+
+_LEAP = "(?:..(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29"
+_DATE = f"^(?:....-(?:0[13-9]|1[0-2])-..|....-02-(?:[01].|2[0-8])|{_LEAP})"
+_EXACT = {"date": _DATE, "date-time": f"{_DATE}.{{7}}[0-5]", "time": "^.{6}[0-5]"}
+"""What else a value of a format must match: days that are in the calendar, and no leap seconds, which there are but a
+few of."""
+
+_KEYWORDS = frozenset(
+    (
+        *("if", "then", "else", "not", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames"),
+        *("dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"),
+        *("$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef"),
+    )
+)
+"""Those that may be named in a message; anything else could come from the schema."""
+
+
+def engine_schema(schema: dict[str, Any]) -> str:
+    """The schema that the engine is to read, as JSON. `schema` is within the limits. What is wrong with it shows at the
+    latest when the engine compiles it. Raises NotCompiled."""
+    return json.dumps({**_prepared(schema, schema), _ENGINE_KEYWORD: _OPTIONS})
+
+
+def refusal(detail: str) -> NotCompiled:
+    """What to tell the client when the engine has refused a schema with this message."""
+    found = re.search(r"Unimplemented keys: \[(.*?)\]", detail)
+    named = sorted(_KEYWORDS.intersection(re.findall(r'"([^"]*)"', found[1]))) if found else []
+    if named:
+        return NotCompiled(f"response_format schema uses keywords that are not supported: {', '.join(named)}")
+    if "Default retriever does not fetch" in detail:
+        return NotCompiled("response_format schema has a remote $ref; put what it refers to into $defs")
+    if "oneOf constraints are not supported" in detail:
+        return NotCompiled("response_format schema has a oneOf whose members overlap; use anyOf")
+    return NotCompiled("response_format schema could not be compiled")
+
+
+def _prepared(schema: Any, root: dict[str, Any]) -> Any:
+    """A copy of a schema with its own subschemas prepared. No deeper than the limits allow."""
+    if isinstance(schema, list):
+        return [_prepared(member, root) for member in cast(list[Any], schema)]
+    if isinstance(schema, float) and schema.is_integer() and abs(schema) < 2**53:
+        return int(schema)  # the engine wants counts to look like whole numbers
+    if not isinstance(schema, dict):
+        return schema
+    node = cast(dict[str, Any], schema)
+    _check_names(node)
+    _check_count(node)
+    out: dict[str, Any] = {}
+    for keyword, value in node.items():
+        if keyword in _DATA:
+            out[keyword] = value
+        elif keyword in _NAMED and isinstance(value, dict):
+            out[keyword] = {name: _prepared(member, root) for name, member in cast(dict[str, Any], value).items()}
+        else:
+            out[keyword] = _prepared(value, root)
+    if out.get("uniqueItems") is False:
+        del out["uniqueItems"]
+    if "oneOf" in out and "anyOf" not in out and exclusive(node["oneOf"], root):
+        out["anyOf"] = out.pop("oneOf")
+    _make_exact(out)
+    return out
+
+
+def _make_exact(node: dict[str, Any]) -> None:
+    name = node.get("format")
+    if not isinstance(name, str):
+        return
+    if name not in _FORMATS:
+        del node["format"]
+    elif name in _EXACT:
+        exact = {"pattern": _EXACT[name]}
+        if "pattern" not in node:
+            node |= exact
+        elif isinstance(others := node.get("allOf", []), list):  # else the engine will refuse it
+            node["allOf"] = [*cast(list[Any], others), exact]
+
+
+def _check_names(node: dict[str, Any]) -> None:
+    """Control characters can be written in several ways, and the engine would take one for an additional property."""
+    names = [*_names(node.get("properties")), *_names(node.get("required"))]
+    if any(re.search(r"[\x00-\x1f\x7f]", name) for name in names):
+        raise NotCompiled("response_format schema names properties with control characters")
+
+
+def _check_count(node: dict[str, Any]) -> None:
+    """The engine counts a property that comes twice as two. Required ones come once."""
+    least = node.get("minProperties")
+    if isinstance(least, int | float) and least > len(set(_names(node.get("required")))):
+        raise NotCompiled("response_format schema has a minProperties above the number of required properties")
+
+
+def _names(value: Any) -> list[str]:
+    """The strings in a list, or the keys of an object."""
+    return [name for name in cast(list[Any], value) if isinstance(name, str)] if isinstance(value, list | dict) else []
