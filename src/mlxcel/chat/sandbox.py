@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn, cast
 
@@ -13,45 +14,53 @@ from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Namespace, generate_lorem_ipsum
 from jinja2.visitor import NodeTransformer
 
 from mlxcel.chat import limits
 from mlxcel.chat.limits import current_budget, text_size
 
-# Filters that lay out pages for people. No chat template needs them, and each would need a guard of its own.
-_LEFT_OUT = frozenset(
-    {
-        "center",
-        "filesizeformat",
-        "pprint",
-        "random",
-        "urlize",
-        "wordwrap",
-        "xmlattr",
-        "forceescape",
-        "striptags",
-    }
-)
-_TEXT_FILTERS = frozenset(
-    {
-        "capitalize",
-        "e",
-        "escape",
-        "lower",
-        "safe",
-        "string",
-        "title",
-        "trim",
-        "truncate",
-        "upper",
-        "urlencode",
-    }
-)
+# How many times longer than its input a filter's result, or what it holds on the way to it, can be.
+_TEXT_FILTERS = {
+    "capitalize": 1,
+    "e": 5,
+    "escape": 5,
+    "forceescape": 5,
+    "lower": 1,
+    "safe": 1,
+    "string": 1,
+    "title": 32,
+    "trim": 1,
+    "truncate": 1,
+    "upper": 1,
+    "urlencode": 9,
+    "wordcount": 32,
+    "xmlattr": 5,
+}
+# Filters that lay out pages for people; their work grows faster than their input.
+_PAGE_FILTERS = frozenset({"pprint", "striptags", "urlize", "wordwrap"})
+_MAX_PAGE = 1 << 14
+# Filters that walk what they are given, and those of them that compare its items.
+_WALKING_FILTERS = frozenset({"batch", "list", "map", "reject", "rejectattr", "select", "selectattr", "slice", "sum"})
+_SORTING_FILTERS = frozenset({"groupby", "max", "min", "sort", "unique"})
+_COMPARING_TESTS = frozenset({"!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in"}) | {
+    "le",
+    "lessthan",
+    "lt",
+    "ne",
+}
 _PADDING_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
-_MULTIPLYING_METHODS = frozenset({"encode", "expandtabs", "to_bytes", "translate"})
+_SPLITTING_METHODS = frozenset({"rsplit", "split", "splitlines"})
+_MULTIPLYING_METHODS = frozenset({"encode", "to_bytes", "translate"})
+# Lists a template has made may grow and shrink, but only by values without parts: a list that held another one could
+# come to hold more than anyone could count.
+_LIST_METHODS = frozenset({"append", "pop"})
+_LONG_TEXT = 1 << 16
+_WORDS = re.compile(r"\S+")
+_LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_MAX_TIME_PATTERN = 256
 _MAX_ROUND_DIGITS = 100
 _MAX_JSON_INDENT = 32
 
@@ -79,12 +88,13 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.filters = {
             name: _counted(name, cast(Callable[..., Any], function))
             for name, function in {**FILTERS, "tojson": _tojson}.items()
-            if name not in _LEFT_OUT
         }
+        for name in _COMPARING_TESTS:
+            self.tests[name] = _sized_test(self.tests[name])
         names = cast(dict[str, Any], self.globals)
-        names.pop("lipsum")
         names |= {
-            "dict": _make_dict,
+            "dict": _TemplateDict(),
+            "lipsum": _lipsum,
             "namespace": _TemplateNamespace,
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
@@ -99,6 +109,17 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         current_budget().charge(1 + units)
         return True
 
+    def compared(self, value: Any) -> Any:
+        """An operand of a comparison."""
+        current_budget().charge()
+        current_budget().check_container(value)
+        return value
+
+    def counted(self, value: Any) -> Any:
+        """A value that may be new."""
+        current_budget().count(value)
+        return value
+
     def joined(self, *values: Any) -> str:
         """The `~` operator."""
         limits.check_join("", values)
@@ -110,10 +131,21 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return container
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Also refuse methods of strings and numbers that can multiply their input beyond measure."""
+        """Also refuse bytes and what makes them; allow a template to append to a list of its own.
+
+        The Kimi templates do, which `transformers` refuses to render.
+        """
         if isinstance(obj, bytes) or (isinstance(obj, (str, int)) and attr in _MULTIPLYING_METHODS):
             return False
+        if isinstance(obj, list) and attr in _LIST_METHODS:
+            return not current_budget().is_given(cast(object, obj))
         return super().is_safe_attribute(obj, attr, value)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        """Refuse private names at once, where Jinja would first see what the template does with them."""
+        if attribute.startswith("_"):
+            raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} object is unsafe.")
+        return super().unsafe_undefined(obj, attribute)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Check fields and widths before `str.format` runs."""
@@ -131,11 +163,17 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call an object for the template, counted."""
-        current_budget().charge()
+        budget = current_budget()
+        budget.reserve_items(len(args) + len(kwargs))
         owner: Any = getattr(obj, "__self__", None)
+        for value in (*args, *kwargs.values(), owner):
+            budget.check_container(value)
         if isinstance(owner, str):
             args = _check_string_method(owner, cast(str, obj.__name__), args, kwargs)
-        return _count_result(super().call(context, obj, *args, **kwargs))
+        elif isinstance(owner, list) and any(isinstance(value, (list, tuple, dict, Namespace)) for value in args):
+            if obj.__name__ == "append":
+                raise SecurityError("chat templates may only append texts and numbers to a list")
+        return self.counted(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Run one of the operators that can build large values, counted."""
@@ -146,7 +184,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             limits.check_power(left, right)
         elif operator == "%" and isinstance(left, str):
             limits.check_percent_format(left, right)
-        return _count_result(super().call_binop(context, operator, left, right))
+        return self.counted(super().call_binop(context, operator, left, right))
 
 
 class _GenerationBlock(Extension):
@@ -186,6 +224,17 @@ class _Instrumenter(NodeTransformer):
         node.body.insert(0, nodes.ExprStmt(_tick(node.body)))
         return node
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = _compared(node.expr)
+        for operand in node.ops:
+            operand.expr = _compared(operand.expr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        return _environment_call("counted", [node]) if isinstance(node.arg, nodes.Slice) else node
+
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return _environment_call("joined", node.nodes)
@@ -213,6 +262,10 @@ def _tick(body: Sequence[nodes.Node]) -> nodes.Call:
     return _environment_call("tick", [nodes.Const(units)])
 
 
+def _compared(operand: nodes.Expr) -> nodes.Expr:
+    return operand if isinstance(operand, nodes.Const) else _environment_call("compared", [operand])
+
+
 def _environment_call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
 
@@ -222,19 +275,22 @@ def _count_output(value: Any) -> Any:
     return value
 
 
-def _count_result(value: Any) -> Any:
-    if isinstance(value, (str, list, tuple, dict)):
-        current_budget().reserve(len(cast(Sequence[Any], value)))
-    return cast(Any, value)
-
-
 def _check_string_method(owner: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     if name in _PADDING_METHODS:
         limits.check_width(owner, [*args, *kwargs.values()])
     elif name == "replace" and len(args) >= 2 and all(isinstance(part, str) for part in args[:2]):
         limits.check_replace(owner, args[0], args[1])
+    elif name == "expandtabs":
+        size = _argument(args, kwargs, 0, "tabsize", 8)
+        current_budget().reserve(len(owner) + owner.count("\t") * max(size, 0) if isinstance(size, int) else 0)
+    elif name == "striptags":
+        _check_page(owner)
+    elif name in _SPLITTING_METHODS and len(owner) > _LONG_TEXT:
+        separator = _argument(args, kwargs, 0, "sep", None)
+        by_words = _LINE_ENDS if name == "splitlines" else _WORDS
+        limits.check_pieces(owner, re.compile(re.escape(separator)) if isinstance(separator, str) else by_words)
     elif name == "join" and len(args) == 1:
-        items = list(args[0])  # a generator can be read only once
+        items = list(_ticking(args[0]))  # a generator can be read only once
         limits.check_join(owner, items)
         return (items,)
     return args
@@ -249,7 +305,9 @@ def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def counted(*args: Any, **kwargs: Any) -> Any:
         current_budget().charge()
         value, rest = _check_filter(name, args[first], args[first + 1 :], kwargs)
-        return _count_result(function(*args[:first], value, *rest, **kwargs))
+        result = function(*args[:first], value, *rest, **kwargs)
+        current_budget().count(result)
+        return result
 
     return counted
 
@@ -257,11 +315,47 @@ def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _check_filter(
     name: str, value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, tuple[Any, ...]]:
-    if name in _TEXT_FILTERS:
-        current_budget().reserve(text_size(value))
+    if factor := _TEXT_FILTERS.get(name):
+        current_budget().reserve(text_size(value) * factor)
+    elif name in _PAGE_FILTERS:
+        _check_page(value)
+        limits.check_width("", [*rest, *kwargs.values()])
+    elif name in _SORTING_FILTERS:
+        value = list(_ticking(value))
+        current_budget().check_container(value)
     elif check := _FILTER_CHECKS.get(name):
-        return check(value, rest, kwargs), rest
+        value = check(value, rest, kwargs)
+    if name in _WALKING_FILTERS and isinstance(value, Iterable):
+        value = _ticking(cast(Iterable[Any], value))
     return value, rest
+
+
+def _ticking(values: Iterable[Any]) -> Iterator[Any]:
+    """The items of `values`, counted as they are read."""
+    budget = current_budget()
+    for count, value in enumerate(values, 1):
+        budget.charge()
+        if count % 4096 == 0:
+            budget.reserve_items(count)
+        yield value
+
+
+def _check_page(value: Any) -> None:
+    if text_size(value) > _MAX_PAGE:
+        raise SecurityError("the chat template lays out a text that is too long")
+
+
+def _sized_test(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A test that compares, with a look at what it compares."""
+
+    @functools.wraps(function)
+    def sized(*args: Any) -> Any:
+        current_budget().charge()
+        for value in args:
+            current_budget().check_container(value)
+        return function(*args)
+
+    return sized
 
 
 def _argument(rest: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, name: str, default: Any) -> Any:
@@ -269,7 +363,7 @@ def _argument(rest: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, n
 
 
 def _check_join(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    items = list(value)
+    items = list(_ticking(value))
     limits.check_join(str(_argument(rest, kwargs, 0, "d", "")), items)
     return items
 
@@ -313,6 +407,7 @@ def _check_round(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 _FILTER_CHECKS: Mapping[str, Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]] = {
     "batch": _check_groups,
+    "center": _check_groups,
     "format": _check_format,
     "indent": _check_indent,
     "join": _check_join,
@@ -349,12 +444,29 @@ def _raise_exception(message: object) -> NoReturn:
 
 
 def _strftime_now(pattern: str) -> str:
+    if len(pattern) > _MAX_TIME_PATTERN:
+        raise SecurityError("the chat template writes a date that is too long")
     return datetime.now().strftime(pattern)
 
 
-def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    """`dict` without the attributes of the class behind it."""
-    return dict(*args, **kwargs)
+def _lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:
+    current_budget().reserve(n * max * 16)
+    return generate_lorem_ipsum(n, html, min, max)
+
+
+class _TemplateDict:
+    """`dict` without the attributes of the class."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*map(_read_pairs, args), **kwargs)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        """A dict in which all `keys` have the same value."""
+        return dict.fromkeys(_ticking(keys), value)
+
+
+def _read_pairs(values: Any) -> Any:
+    return values if isinstance(values, dict) else _ticking(values)
 
 
 class _TemplateNamespace(Namespace):

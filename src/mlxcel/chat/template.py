@@ -12,6 +12,9 @@ from mlxcel.chat.errors import PromptError
 from mlxcel.chat.limits import Limits, limited
 from mlxcel.chat.sandbox import TemplateEnvironment, TemplateRefusal
 
+_MAX_SOURCE = 1 << 18
+"""Characters of a template; compiling takes time and memory that are not counted."""
+
 
 class ChatTemplate:
     """A checkpoint's Jinja chat template, compiled once and rendered under limits.
@@ -26,6 +29,8 @@ class ChatTemplate:
         self._limits = limits or Limits()
         environment = TemplateEnvironment()
         try:
+            if len(source) > _MAX_SOURCE:
+                raise TemplateError(f"it has more than {_MAX_SOURCE} characters")
             with limited(self._limits):
                 tree = environment.parse(source)
                 self.variables: frozenset[str] = frozenset(meta.find_undeclared_variables(tree))
@@ -66,6 +71,7 @@ class ChatTemplate:
             values["tools"] = tools
         try:
             with limited(self._limits) as budget:
+                budget.give(values)
                 pieces: list[str] = []
                 length = 0
                 for piece in self._template.generate(values):
