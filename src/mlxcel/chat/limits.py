@@ -29,7 +29,7 @@ _ITEM_SIZE = 64
 _ITEM_SHARE = 8
 """Lists may have so many times fewer items than strings have characters."""
 _BETWEEN_LOOKS = 4 << 20
-_SECONDS_PER_CHARACTER = 5e-6
+_SECONDS_PER_CHARACTER = 2e-5
 _MAX_EXTRA_SECONDS = 10.0
 _MAX_FIELD_WIDTH = 9999
 _MAX_INT_BITS = 1 << 14
@@ -55,7 +55,7 @@ class Limits:
     def for_input(self, size: int) -> Limits:
         """The limits for a conversation of `size` characters.
 
-        Some templates walk every character of a message, which takes microseconds each, and copy texts many times.
+        Some templates walk every character of a message, which takes some microseconds each, and copy texts many times.
         """
         return Limits(
             text=self.text + 4 * size,

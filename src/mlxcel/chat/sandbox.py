@@ -41,10 +41,26 @@ _TEXT_FILTERS = {
 }
 # Filters that lay out pages for people; their work grows faster than their input.
 _PAGE_FILTERS = frozenset({"pprint", "striptags", "urlize", "wordwrap"})
+_MAX_SOURCE = 1 << 18
+_MAX_TOKENS = 20_000
 _MAX_PAGE = 1 << 14
+_MAX_WRAP = 64
+_MAX_PATH = 256
 # Filters that walk what they are given, and those of them that compare its items.
 _WALKING_FILTERS = frozenset({"batch", "list", "map", "reject", "rejectattr", "select", "selectattr", "slice", "sum"})
 _SORTING_FILTERS = frozenset({"groupby", "max", "min", "sort", "unique"})
+# Where filters take the dotted path of an attribute.
+_PATHS = {
+    "groupby": 0,
+    "join": 1,
+    "max": 1,
+    "min": 1,
+    "rejectattr": 0,
+    "selectattr": 0,
+    "sort": 2,
+    "sum": 0,
+    "unique": 1,
+}
 _COMPARING_TESTS = frozenset({"!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in"}) | {
     "le",
     "lessthan",
@@ -103,6 +119,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def instrument(self, tree: nodes.Template) -> nodes.Template:
         """Put the counting of loop turns, macro bodies, joined text and built containers into a parsed template."""
         return cast(nodes.Template, _Instrumenter().visit(tree))
+
+    def check_source(self, source: str) -> None:
+        """Refuse a source whose compilation, which nothing counts, would take much time or memory.
+
+        Raises SecurityError, TemplateSyntaxError.
+        """
+        if len(source) > _MAX_SOURCE or any(count > _MAX_TOKENS for count, _ in enumerate(self.lex(source))):
+            raise SecurityError("it is too long")
 
     def tick(self, units: int) -> bool:
         """Count one run of a body that holds `units` characters of literal text. True, to stand in conditions."""
@@ -318,13 +342,18 @@ def _check_filter(
     if factor := _TEXT_FILTERS.get(name):
         current_budget().reserve(text_size(value) * factor)
     elif name in _PAGE_FILTERS:
-        _check_page(value)
+        _check_page([value, rest, kwargs])
         limits.check_width("", [*rest, *kwargs.values()])
+        if len(str(_argument(rest, kwargs, 3, "wrapstring", ""))) > _MAX_WRAP:
+            raise SecurityError("the chat template puts too much between lines")
     elif name in _SORTING_FILTERS:
         value = list(_ticking(value))
         current_budget().check_container(value)
     elif check := _FILTER_CHECKS.get(name):
         value = check(value, rest, kwargs)
+    path = _argument(rest, kwargs, _PATHS.get(name, len(rest)), "attribute", None)
+    if isinstance(path, str) and len(path) > _MAX_PATH:
+        raise SecurityError("the chat template names an attribute at too great a depth")
     if name in _WALKING_FILTERS and isinstance(value, Iterable):
         value = _ticking(cast(Iterable[Any], value))
     return value, rest

@@ -12,10 +12,6 @@ from mlxcel.chat.errors import PromptError
 from mlxcel.chat.limits import Limits, limited
 from mlxcel.chat.sandbox import TemplateEnvironment, TemplateRefusal
 
-_MAX_SOURCE = 1 << 18
-"""Characters of a template; compiling takes time and memory that are not counted."""
-
-
 class ChatTemplate:
     """A checkpoint's Jinja chat template, compiled once and rendered under limits.
 
@@ -29,8 +25,7 @@ class ChatTemplate:
         self._limits = limits or Limits()
         environment = TemplateEnvironment()
         try:
-            if len(source) > _MAX_SOURCE:
-                raise TemplateError(f"it has more than {_MAX_SOURCE} characters")
+            environment.check_source(source)
             with limited(self._limits):
                 tree = environment.parse(source)
                 self.variables: frozenset[str] = frozenset(meta.find_undeclared_variables(tree))
