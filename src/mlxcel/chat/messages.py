@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mlxcel.chat.errors import PromptError
@@ -40,6 +40,8 @@ class TemplateStyle:
     """Arguments as an object; False: as the JSON text of one."""
     null_content: bool = False
     """None instead of an empty string when such a message has no text."""
+    whole_tools: bool = False
+    """Tools with all their fields: the template fails on one without a description, say, which clients may leave out."""
 
 
 def probe_style(template: ChatTemplate) -> TemplateStyle:
@@ -52,8 +54,16 @@ def probe_style(template: ChatTemplate) -> TemplateStyle:
         for null_content in (False, True):
             style = TemplateStyle(object_arguments, null_content)
             if _shows_call(template, style):
-                return style
-    return TemplateStyle()
+                return replace(style, whole_tools=_wants_whole_tools(template))
+    return TemplateStyle(whole_tools=_wants_whole_tools(template))
+
+
+def complete(tools: Sequence[Mapping[str, Any]] | None, style: TemplateStyle) -> Sequence[Mapping[str, Any]] | None:
+    """Tools ready for a template; the given ones are not changed."""
+    if not tools or not style.whole_tools:
+        return tools
+    empty = _PROBE_TOOL["function"]
+    return [{**tool, "function": {**empty, **tool["function"]}} if "function" in tool else tool for tool in tools]
 
 
 def normalize(messages: Sequence[Any], *, style: TemplateStyle, preserve_thinking: bool) -> list[Message]:
@@ -187,6 +197,19 @@ def _strip_reasoning(message: Message) -> None:
         message.pop(field, None)
     if message["content"]:
         message["content"] = _THINK_BLOCK.sub("", message["content"])
+
+
+def _wants_whole_tools(template: ChatTemplate) -> bool:
+    bare: Message = {"type": "function", "function": {"name": "probe"}}
+    return not _renders(template, bare) and _renders(template, _PROBE_TOOL)
+
+
+def _renders(template: ChatTemplate, tool: Message) -> bool:
+    try:
+        template.render(_PROBE_CONVERSATION[:1], tools=[tool], add_generation_prompt=False)
+    except PromptError:
+        return False
+    return True
 
 
 def _shows_call(template: ChatTemplate, style: TemplateStyle) -> bool:
