@@ -40,8 +40,8 @@ class TemplateStyle:
     """Arguments as an object; False: as the JSON text of one."""
     null_content: bool = False
     """None instead of an empty string when such a message has no text."""
-    whole_tools: bool = False
-    """Tools with all their fields: the template fails on one without a description, say, which clients may leave out."""
+    tool_fields: frozenset[str] = frozenset()
+    """Fields of a tool's function that clients may leave out, and without which the template fails."""
 
 
 def probe_style(template: ChatTemplate) -> TemplateStyle:
@@ -54,15 +54,15 @@ def probe_style(template: ChatTemplate) -> TemplateStyle:
         for null_content in (False, True):
             style = TemplateStyle(object_arguments, null_content)
             if _shows_call(template, style):
-                return replace(style, whole_tools=_wants_whole_tools(template))
-    return TemplateStyle(whole_tools=_wants_whole_tools(template))
+                return replace(style, tool_fields=_needed_fields(template))
+    return TemplateStyle(tool_fields=_needed_fields(template))
 
 
 def complete(tools: Sequence[Mapping[str, Any]] | None, style: TemplateStyle) -> Sequence[Mapping[str, Any]] | None:
     """Tools ready for a template; the given ones are not changed."""
-    if not tools or not style.whole_tools:
+    if not tools or not style.tool_fields:
         return tools
-    empty = _PROBE_TOOL["function"]
+    empty = {field: _PROBE_TOOL["function"][field] for field in sorted(style.tool_fields)}
     return [{**tool, "function": {**empty, **tool["function"]}} if "function" in tool else tool for tool in tools]
 
 
@@ -199,12 +199,18 @@ def _strip_reasoning(message: Message) -> None:
         message["content"] = _THINK_BLOCK.sub("", message["content"])
 
 
-def _wants_whole_tools(template: ChatTemplate) -> bool:
-    bare: Message = {"type": "function", "function": {"name": "probe"}}
-    return not _renders(template, bare) and _renders(template, _PROBE_TOOL)
+def _needed_fields(template: ChatTemplate) -> frozenset[str]:
+    function = cast(dict[str, Any], _PROBE_TOOL["function"])
+    if not _renders(template, function):
+        return frozenset()
+    without = {
+        field: {key: function[key] for key in function if key != field} for field in ("description", "parameters")
+    }
+    return frozenset(field for field, rest in without.items() if not _renders(template, rest))
 
 
-def _renders(template: ChatTemplate, tool: Message) -> bool:
+def _renders(template: ChatTemplate, function: Mapping[str, Any]) -> bool:
+    tool = {"type": "function", "function": function}
     try:
         template.render(_PROBE_CONVERSATION[:1], tools=[tool], add_generation_prompt=False)
     except PromptError:

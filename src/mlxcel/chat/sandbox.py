@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn, cast
 
 from jinja2 import Environment, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
-from jinja2.filters import FILTERS
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -20,53 +18,11 @@ from jinja2.utils import Namespace, generate_lorem_ipsum
 from jinja2.visitor import NodeTransformer
 
 from mlxcel.chat import limits
+from mlxcel.chat.filters import argument, check_page, guarded_filters, guarded_tests, ticking
 from mlxcel.chat.limits import current_budget, text_size
 
-# How many times longer than its input a filter's result, or what it holds on the way to it, can be.
-_TEXT_FILTERS = {
-    "capitalize": 1,
-    "e": 5,
-    "escape": 5,
-    "forceescape": 5,
-    "lower": 1,
-    "safe": 1,
-    "string": 1,
-    "title": 32,
-    "trim": 1,
-    "truncate": 1,
-    "upper": 1,
-    "urlencode": 9,
-    "wordcount": 32,
-    "xmlattr": 5,
-}
-# Filters that lay out pages for people; their work grows faster than their input.
-_PAGE_FILTERS = frozenset({"pprint", "striptags", "urlize", "wordwrap"})
 _MAX_SOURCE = 1 << 18
 _MAX_TOKENS = 20_000
-_MAX_PAGE = 1 << 14
-_MAX_WRAP = 64
-_MAX_PATH = 256
-# Filters that walk what they are given, and those of them that compare its items.
-_WALKING_FILTERS = frozenset({"batch", "list", "map", "reject", "rejectattr", "select", "selectattr", "slice", "sum"})
-_SORTING_FILTERS = frozenset({"groupby", "max", "min", "sort", "unique"})
-# Where filters take the dotted path of an attribute.
-_PATHS = {
-    "groupby": 0,
-    "join": 1,
-    "max": 1,
-    "min": 1,
-    "rejectattr": 0,
-    "selectattr": 0,
-    "sort": 2,
-    "sum": 0,
-    "unique": 1,
-}
-_COMPARING_TESTS = frozenset({"!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in"}) | {
-    "le",
-    "lessthan",
-    "lt",
-    "ne",
-}
 _PADDING_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
 _SPLITTING_METHODS = frozenset({"rsplit", "split", "splitlines"})
 _MULTIPLYING_METHODS = frozenset({"encode", "to_bytes", "translate"})
@@ -77,8 +33,6 @@ _LONG_TEXT = 1 << 16
 _WORDS = re.compile(r"\S+")
 _LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _MAX_TIME_PATTERN = 256
-_MAX_ROUND_DIGITS = 100
-_MAX_JSON_INDENT = 32
 
 
 class TemplateRefusal(TemplateError):
@@ -101,12 +55,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             extensions=[loopcontrols, _GenerationBlock],
             finalize=_count_output,
         )
-        self.filters = {
-            name: _counted(name, cast(Callable[..., Any], function))
-            for name, function in {**FILTERS, "tojson": _tojson}.items()
-        }
-        for name in _COMPARING_TESTS:
-            self.tests[name] = _sized_test(self.tests[name])
+        self.filters = guarded_filters()
+        self.tests = guarded_tests()
         names = cast(dict[str, Any], self.globals)
         names |= {
             "dict": _TemplateDict(),
@@ -194,9 +144,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             budget.check_container(value)
         if isinstance(owner, str):
             args = _check_string_method(owner, cast(str, obj.__name__), args, kwargs)
-        elif isinstance(owner, list) and any(isinstance(value, (list, tuple, dict, Namespace)) for value in args):
-            if obj.__name__ == "append":
-                raise SecurityError("chat templates may only append texts and numbers to a list")
+        elif isinstance(owner, list) and obj.__name__ == "append" and not all(map(_has_no_parts, args)):
+            raise SecurityError("chat templates may only append texts and numbers to a list")
         return self.counted(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -305,167 +254,23 @@ def _check_string_method(owner: str, name: str, args: tuple[Any, ...], kwargs: M
     elif name == "replace" and len(args) >= 2 and all(isinstance(part, str) for part in args[:2]):
         limits.check_replace(owner, args[0], args[1])
     elif name == "expandtabs":
-        size = _argument(args, kwargs, 0, "tabsize", 8)
+        size = argument(args, kwargs, 0, "tabsize", 8)
         current_budget().reserve(len(owner) + owner.count("\t") * max(size, 0) if isinstance(size, int) else 0)
     elif name == "striptags":
-        _check_page(owner)
+        check_page(owner)
     elif name in _SPLITTING_METHODS and len(owner) > _LONG_TEXT:
-        separator = _argument(args, kwargs, 0, "sep", None)
+        separator = argument(args, kwargs, 0, "sep", None)
         by_words = _LINE_ENDS if name == "splitlines" else _WORDS
         limits.check_pieces(owner, re.compile(re.escape(separator)) if isinstance(separator, str) else by_words)
     elif name == "join" and len(args) == 1:
-        items = list(_ticking(args[0]))  # a generator can be read only once
+        items = list(ticking(args[0]))  # a generator can be read only once
         limits.check_join(owner, items)
         return (items,)
     return args
 
 
-def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter `function` with a look at its arguments before it runs and at its size after."""
-    # Some filters get the environment or the evaluation context in front of the filtered value.
-    first = int(hasattr(function, "jinja_pass_arg"))
-
-    @functools.wraps(function)
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        current_budget().charge()
-        value, rest = _check_filter(name, args[first], args[first + 1 :], kwargs)
-        result = function(*args[:first], value, *rest, **kwargs)
-        current_budget().count(result)
-        return result
-
-    return counted
-
-
-def _check_filter(
-    name: str, value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, tuple[Any, ...]]:
-    if factor := _TEXT_FILTERS.get(name):
-        current_budget().reserve(text_size(value) * factor)
-    elif name in _PAGE_FILTERS:
-        _check_page([value, rest, kwargs])
-        limits.check_width("", [*rest, *kwargs.values()])
-        if len(str(_argument(rest, kwargs, 3, "wrapstring", ""))) > _MAX_WRAP:
-            raise SecurityError("the chat template puts too much between lines")
-    elif name in _SORTING_FILTERS:
-        value = list(_ticking(value))
-        current_budget().check_container(value)
-    elif check := _FILTER_CHECKS.get(name):
-        value = check(value, rest, kwargs)
-    path = _argument(rest, kwargs, _PATHS.get(name, len(rest)), "attribute", None)
-    if isinstance(path, str) and len(path) > _MAX_PATH:
-        raise SecurityError("the chat template names an attribute at too great a depth")
-    if name in _WALKING_FILTERS and isinstance(value, Iterable):
-        value = _ticking(cast(Iterable[Any], value))
-    return value, rest
-
-
-def _ticking(values: Iterable[Any]) -> Iterator[Any]:
-    """The items of `values`, counted as they are read."""
-    budget = current_budget()
-    for count, value in enumerate(values, 1):
-        budget.charge()
-        if count % 4096 == 0:
-            budget.reserve_items(count)
-        yield value
-
-
-def _check_page(value: Any) -> None:
-    if text_size(value) > _MAX_PAGE:
-        raise SecurityError("the chat template lays out a text that is too long")
-
-
-def _sized_test(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A test that compares, with a look at what it compares."""
-
-    @functools.wraps(function)
-    def sized(*args: Any) -> Any:
-        current_budget().charge()
-        for value in args:
-            current_budget().check_container(value)
-        return function(*args)
-
-    return sized
-
-
-def _argument(rest: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, name: str, default: Any) -> Any:
-    return rest[position] if len(rest) > position else kwargs.get(name, default)
-
-
-def _check_join(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    items = list(_ticking(value))
-    limits.check_join(str(_argument(rest, kwargs, 0, "d", "")), items)
-    return items
-
-
-def _check_replace(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    current_budget().reserve(text_size(value))
-    old, new = _argument(rest, kwargs, 0, "old", ""), _argument(rest, kwargs, 1, "new", "")
-    limits.check_replace(str(value), str(old), str(new))
-    return value
-
-
-def _check_indent(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    current_budget().reserve(text_size(value))
-    limits.check_indent(str(value), _argument(rest, kwargs, 0, "width", 4))
-    return value
-
-
-def _check_format(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    current_budget().reserve(text_size(value))
-    limits.check_percent_format(str(value), rest or kwargs)
-    return value
-
-
-def _check_groups(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    limits.check_width("", [*rest, *kwargs.values()])
-    return value
-
-
-def _check_sum(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    if not isinstance(_argument(rest, kwargs, 1, "start", 0), (int, float)):
-        raise SecurityError("chat templates may only sum numbers")
-    return value
-
-
-def _check_round(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    precision = _argument(rest, kwargs, 0, "precision", 0)
-    if isinstance(precision, int) and abs(precision) > _MAX_ROUND_DIGITS:
-        raise SecurityError("the chat template rounds to too many digits")
-    return value
-
-
-_FILTER_CHECKS: Mapping[str, Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]] = {
-    "batch": _check_groups,
-    "center": _check_groups,
-    "format": _check_format,
-    "indent": _check_indent,
-    "join": _check_join,
-    "replace": _check_replace,
-    "round": _check_round,
-    "slice": _check_groups,
-    "sum": _check_sum,
-}
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON as it stands in prompts: without HTML escapes, not reduced to ASCII."""
-    current_budget().reserve(text_size(value))
-    if indent is None and separators is None:
-        return json.dumps(value, ensure_ascii=ensure_ascii, sort_keys=sort_keys)
-    if isinstance(indent, int) and indent > _MAX_JSON_INDENT:
-        raise SecurityError("the chat template indents JSON too far")
-    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    chunks: list[str] = []
-    for chunk in encoder.iterencode(value):  # what indentation adds depends on the depth of each item
-        current_budget().charge(len(chunk))
-        chunks.append(chunk)
-    return "".join(chunks)
+def _has_no_parts(value: Any) -> bool:
+    return not isinstance(value, (list, tuple, dict, Namespace))
 
 
 def _raise_exception(message: object) -> NoReturn:
@@ -491,11 +296,11 @@ class _TemplateDict:
 
     def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
         """A dict in which all `keys` have the same value."""
-        return dict.fromkeys(_ticking(keys), value)
+        return dict.fromkeys(ticking(keys), value)
 
 
 def _read_pairs(values: Any) -> Any:
-    return values if isinstance(values, dict) else _ticking(values)
+    return cast(Any, values) if isinstance(values, dict) else ticking(values)
 
 
 class _TemplateNamespace(Namespace):

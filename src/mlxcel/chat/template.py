@@ -12,6 +12,7 @@ from mlxcel.chat.errors import PromptError
 from mlxcel.chat.limits import Limits, limited
 from mlxcel.chat.sandbox import TemplateEnvironment, TemplateRefusal
 
+
 class ChatTemplate:
     """A checkpoint's Jinja chat template, compiled once and rendered under limits.
 
