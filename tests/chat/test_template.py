@@ -115,6 +115,12 @@ class TestRefusals:
             render("{{ raise_exception('No system role, sorry <&>') }}")
         assert str(caught.value) == "No system role, sorry <&>"
 
+    def test_long_words_are_cut(self) -> None:
+        for source in ("{{ raise_exception('a' * 10**6) }}", "{{ {'a': 1}[messages] }}{{ ('a' * 10**6) | int / 0 }}"):
+            with pytest.raises(PromptError) as caught:
+                render(source)
+            assert 0 < len(str(caught.value)) < 3000
+
     def test_refusal_without_words(self) -> None:
         with pytest.raises(PromptError, match="refuses"):
             render("{{ raise_exception('') }}")

@@ -12,6 +12,9 @@ from mlxcel.chat.errors import PromptError
 from mlxcel.chat.limits import Limits, limited
 from mlxcel.chat.sandbox import TemplateEnvironment, TemplateRefusal
 
+_MAX_MESSAGE = 2000
+"""Characters of a template's own words that a client is told."""
+
 
 class ChatTemplate:
     """A checkpoint's Jinja chat template, compiled once and rendered under limits.
@@ -76,7 +79,8 @@ class ChatTemplate:
                     pieces.append(piece)
                 return "".join(pieces)
         except TemplateRefusal as refusal:
-            raise PromptError(refusal.message or "The chat template refuses this conversation.") from refusal
+            words = (refusal.message or "")[:_MAX_MESSAGE]
+            raise PromptError(words or "The chat template refuses this conversation.") from refusal
         except Exception as error:  # templates are foreign code: whatever they raise is a refused conversation
             raise PromptError(f"The chat template failed: {_explain(error)}") from error
 
@@ -88,4 +92,4 @@ def _explain(error: Exception) -> str:
         return error.message or type(error).__name__
     if isinstance(error, RecursionError):
         return "it recurses or nests too deeply"
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]
