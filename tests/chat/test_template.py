@@ -232,6 +232,7 @@ BOMBS = [
     "{{ strftime_now('%c' * 10**5) }}",
     "{{ dict.fromkeys('a' * 10**6) }}{{ dict(('ab' * 10**5 * 5) | batch(2)) }}",
     "{{ lipsum(1, min=10**8, max=10**9) }}",
+    "{{ lipsum(10**9, max=0) }}",
     "{{ ('a' * 10**6) | tojson }}{{ ('a' * 10**6) | tojson(ensure_ascii=true) }}",
     "{{ 'a' * 10**10 }}",
     "{{ 10**10 * [0] }}",

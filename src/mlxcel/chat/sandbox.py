@@ -284,7 +284,7 @@ def _strftime_now(pattern: str) -> str:
 
 
 def _lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:
-    current_budget().reserve(n * max * 16)
+    current_budget().reserve(abs(n) * (abs(min) + abs(max) + 1) * 16)
     return generate_lorem_ipsum(n, html, min, max)
 
 
