@@ -41,6 +41,25 @@ def test_templates_tell(family: str, name: str | None, template_source: Callable
     assert (dialect.name if dialect else None) == name
 
 
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("{%- set begin = '<think{}>'.format(suffix) %}", "hunyuan3"),
+        ("{{- '<|begin|>assistant<|think|>' + message.reasoning + '<|end|>' }}", "solar"),
+        ("<|user|>{{ message.content }}<|end|>", None),
+        ("<seed:think>", "seed"),
+        ("<|START_THINKING|>", "cohere"),
+        ("[THINK]", "magistral"),
+        ("<mm:think>", "minimax-m3"),
+        ("<|inner_prefix|>", "apertus"),
+        ("<longcat_think>", "longcat"),
+    ],
+)
+def test_words_that_tell(source: str, name: str | None) -> None:
+    dialect = read_dialect(source, CharTokenizer())
+    assert (dialect.name if dialect else None) == name
+
+
 def test_else_the_vocabulary_does() -> None:
     assert read_dialect("{{ x }}", MarkerTokenizer("<think>")) is None
     assert read_dialect("{{ x }}", MarkerTokenizer("</think>", plain=("<think>",))) is THINK

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxcel.chat.errors import PromptError
-from mlxcel.chat.messages import TemplateStyle, normalize, probe_style
+from mlxcel.chat.messages import TemplateStyle, complete, normalize, probe_style
 from mlxcel.chat.template import ChatTemplate
 
 OBJECTS = TemplateStyle()
@@ -100,7 +100,7 @@ class TestToolCallArguments:
             ("qwen3", TemplateStyle()),
             ("llama3", TemplateStyle()),
             ("mistral", TemplateStyle()),
-            ("typescript_tools", TemplateStyle()),
+            ("typescript_tools", TemplateStyle(tool_fields=frozenset({"parameters"}))),
             ("deepseek", TemplateStyle(object_arguments=False, null_content=True)),
             ("chatml", TemplateStyle()),  # writes no calls at all
         ],
@@ -168,3 +168,34 @@ class TestPreserveThinking:
         messages = [with_call(json.dumps({})), {"role": "user", "content": "?"}]
         style = TemplateStyle(null_content=True)
         assert normalize(messages, style=style, preserve_thinking=False)[0]["content"] is None
+
+
+class TestWholeTools:
+    BARE: ClassVar[dict[str, Any]] = {"type": "function", "function": {"name": "f", "strict": True}}
+    WHOLE: ClassVar[dict[str, Any]] = {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "description": "",
+            "parameters": {"type": "object", "properties": {}},
+            "strict": True,
+        },
+    }
+
+    def test_for_a_template_that_fails_without_their_fields(self) -> None:
+        source = "{% for t in tools %}{{ '// ' + t.function.description }}{{ t.function.parameters.type }}{% endfor %}"
+        style = probe_style(ChatTemplate(source, {}))
+        assert complete([self.BARE, {"type": "other"}], style) == [self.WHOLE, {"type": "other"}]
+        described = {"type": "function", "function": {**self.WHOLE["function"], "description": "Does f."}}
+        assert complete([described], style) == [described]
+        assert "description" not in self.BARE["function"]
+        style = probe_style(ChatTemplate("{% for t in tools %}{{ '// ' + t.function.description }}{% endfor %}", {}))
+        assert complete([self.BARE], style) == [
+            {"type": "function", "function": {"description": "", **self.BARE["function"]}}
+        ]
+
+    @pytest.mark.parametrize("source", ["{{ tools | tojson }}", "{{ raise_exception('no') }}", "x"])
+    def test_others_show_tools_as_they_came(self, source: str) -> None:
+        style = probe_style(ChatTemplate(source, {}))
+        assert complete([self.BARE], style) == [self.BARE]
+        assert complete(None, style) is None

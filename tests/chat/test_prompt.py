@@ -195,6 +195,11 @@ class TestPrefill:
             assert prompt.render(messages, kwargs={}, prefill=True) == prompt.render(messages, kwargs={})
         assert prompt.render(ASK, kwargs={}, prefill=True) == prompt.render(ASK, kwargs={})
 
+    def test_tools_without_a_description_reach_a_template_that_needs_one(self) -> None:
+        source = "{% for t in tools %}{{ t.function.name + t.function.description + '.' }}{% endfor %}"
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        assert builder(source).render(BEGUN, kwargs={}, tools=tools) == "f."
+
     def test_a_template_that_drops_the_message(self) -> None:
         source = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
         assert builder(source).render(BEGUN, kwargs={}, prefill=True) == "Hi"

@@ -204,3 +204,14 @@ def test_a_plain_reader_changes_nothing() -> None:
     reader = PlainReader()
     assert reader.feed("<think> ") == [Segment(Kind.CONTENT, "<think> ", "<think> ")]
     assert reader.feed("") == reader.finish() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hunyuan3", "<think:opensource>hm</think:opensource>Yes."),
+        ("solar", "<|think|>hm<|end|><|begin|>assistant<|content|>Yes."),
+    ],
+)
+def test_families_with_marks_of_their_own(name: str, text: str) -> None:
+    assert split(BY_NAME[name], text) == ("hm", "Yes.")

@@ -75,6 +75,34 @@ class TestVariables:
     def test_guards_leave_honest_values_alone(self, source: str, text: str) -> None:
         assert render(source) == text
 
+    @pytest.mark.parametrize(
+        ("source", "text"),
+        [
+            ("{{ 'ab' | center(4) }}|{{ 'a b' | wordwrap(1) }}|{{ 2048 | filesizeformat }}", " ab |a\nb|2.0 kB"),
+            ("{{ '<b>x</b>' | striptags }}|{{ {'a': 1} | xmlattr }}|{{ '<' | forceescape }}", 'x| a="1"|&lt;'),
+            ("{{ [1] | pprint }}|{{ [7] | random }}|{{ 'http://a.bc' | urlize | length > 9 }}", "[1]|7|True"),
+            ("{{ lipsum(1, false, 3, 4) | length > 3 }}|{{ dict.fromkeys('ab', 0) }}", "True|{'a': 0, 'b': 0}"),
+            (
+                "{{ 'a\tb'.expandtabs(2) }}|{{ 'a,b'.split(',') }}|{{ 'a\nb'.splitlines() }}",
+                "a b|['a', 'b']|['a', 'b']",
+            ),
+            ("{{ dict([('a', 1)], b=2) }}|{{ [3, 1] | sort | first }}|{{ [[1]] == [[1]] }}", "{'a': 1, 'b': 2}|1|True"),
+            ("{{ 'role' in messages[0] }}|{{ messages[::-1] | map(attribute='role') | join }}", "True|user"),
+            ("{% if [1, 2] is eq([1, 2]) and 1 is in([1]) %}{{ [2, 2] | unique | list }}{% endif %}", "[2]"),
+        ],
+    )
+    def test_everything_of_transformers_works(self, source: str, text: str) -> None:
+        assert render(source) == text
+
+    def test_a_list_of_the_templates_own_grows_and_shrinks(self) -> None:
+        source = (
+            "{% set queue = namespace(ids=[]) %}"
+            "{% for id in 'abc' %}{% set _ = queue.ids.append(id) %}{% endfor %}"
+            "{{ queue.ids.pop(0) }}{{ queue.ids }}"
+        )
+        template = ChatTemplate(source, {})
+        assert template.render(USER) == template.render(USER) == "a['b', 'c']"
+
     def test_messages_are_not_changed(self) -> None:
         with pytest.raises(PromptError, match="unsafe"):
             render("{{ messages.append(1) }}")
@@ -86,6 +114,12 @@ class TestRefusals:
         with pytest.raises(PromptError) as caught:
             render("{{ raise_exception('No system role, sorry <&>') }}")
         assert str(caught.value) == "No system role, sorry <&>"
+
+    def test_long_words_are_cut(self) -> None:
+        for source in ("{{ raise_exception('a' * 10**6) }}", "{{ {'a': 1}[messages] }}{{ ('a' * 10**6) | int / 0 }}"):
+            with pytest.raises(PromptError) as caught:
+                render(source)
+            assert 0 < len(str(caught.value)) < 3000
 
     def test_refusal_without_words(self) -> None:
         with pytest.raises(PromptError, match="refuses"):
@@ -125,6 +159,22 @@ ESCAPES = [
     "{{ raise_exception.__globals__['os'] }}",
     "{{ namespace(__class__=1) }}",
     "{% set ns = namespace() %}{% set ns._x = 1 %}",
+    "{{ ''.__class__ }}",
+    "{{ '' | attr('__class__') }}",
+    "{{ messages | map(attribute='__class__') | list }}",
+    "{{ ('{0.__class__}' | attr('format'))(1) }}",
+    "{{ ('{0.__class__}' | safe).format(1) }}",
+    "{{ '{a.__class__}'.format_map({'a': 1}) }}",
+    "{{ joiner.__init__ }}",
+    "{{ self._TemplateReference__context }}",
+    "{% macro f() %}{{ caller._func.__globals__ }}{% endmacro %}{% call f() %}{% endcall %}",
+    "{% set g = messages | map(attribute='role') %}{{ g.gi_frame.f_globals }}",
+    "{{ messages[0].clear() }}",
+    "{{ messages.pop() }}",
+    "{% set x = [] %}{% set _ = x.append(x) %}",
+    "{{ 'ab'.encode('idna') }}",
+    "{% debug %}",
+    "{% from '/etc/passwd' import x %}",
     "{{ dict.mro() }}",
     "{{ '{0.__class__.__mro__}'.format(1) }}",
     "{{ lipsum.__globals__ }}",
@@ -142,10 +192,48 @@ ENDLESS = [
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "{% for x in [1] recursive %}{{ loop([1, 1]) }}{% endfor %}",
     "{% block a %}{{ self.a() }}{% endblock %}",
+    "{% set x = [1] %}{% for i in x %}{% set _ = x.append(1) %}{% endfor %}",
+    "{% set c = cycler(1) %}{% for i in range(9**5) %}{% for j in range(9**5) %}{{ c.next() }}{% endfor %}{% endfor %}",
+    "{{ ('a' * 10**6) | map(attribute='b') | list | length }}",
+    "{{ ('a' * 10**6) | selectattr('b', 'undefined') | list | length }}",
+    "{{ ('a' * 10**6) | sort(attribute='b.c') | length }}",
+    "{{ ('a' * 10**6) | map('upper') | join }}",
+    "{% set x = [1] * 10**5 %}{{ ([2] * 10**5) | select('in', x) | list }}",
+    "{% set x = [1] * 10**5 %}{% for i in range(9**5) %}{{ 2 in x }}{% endfor %}",
+    "{% set x = 'ab' * 10**5 %}{% for i in range(9**5) %}{{ 'bb' in x }}{% endfor %}",
     "{% macro f(n) %}{% if n %}{% call f(n - 1) %}{% endcall %}{% call f(n - 1) %}{% endcall %}{% endif %}"
     "{% endmacro %}{{ f(60) }}",
 ]
+# Tuples and dicts of arguments that hold the previous ones twice: comparing two of them would take for ever.
+ARGUMENTS = (
+    "{%% macro f(n, other) %%}{%% if n %%}{{ f(n - 1, other, %s) }}{%% elif other %%}{{ f(60, 0, %s) }}"
+    "{%% else %%}{{ varargs == varargs[0] }}{{ kwargs == other }}{%% endif %%}{%% endmacro %%}{{ f(60, 1, %s) }}"
+)
 BOMBS = [
+    ARGUMENTS % ("varargs, varargs", "1, 1", "1, 1"),
+    ARGUMENTS % ("a=kwargs, b=kwargs", "a=1, b=1", "a=1, b=1"),
+    "{% macro f(n) %}{{ f(n - 1, *varargs) }}{% endmacro %}{{ f(100, *('a' * 10**6)) }}",
+    "{{ ('a ' * 10**5 * 5).split() | length }}",
+    "{{ ('a,' * 10**5 * 5).split(',') | length }}",
+    "{{ ('\n' * 10**6).splitlines() | length }}",
+    "{{ ('a' * 10**6) | list | length }}",
+    "{{ [1] | map(attribute='real.' * 10**5) | list }}",
+    "{{ [1] | sort(attribute='real.' * 10**5) }}",
+    "{{ ('a ' * 10**4) | wordwrap(1) }}",
+    "{{ ('a ' * 10**3) | wordwrap(1, wrapstring='x' * 10**6) }}",
+    "{{ ([1] * 10**4) | pprint }}",
+    "{{ ('<' * 10**5) | striptags }}",
+    "{{ (('<' * 10**5) | safe).striptags() }}",
+    "{{ ('a@' * 10**5) | urlize }}",
+    "{{ ('a' * 10**5 * 9) | title }}",
+    "{{ ('<' * 10**6) | forceescape }}",
+    "{{ ('<' * 10**6) | urlencode }}",
+    "{{ {'a': '<' * 10**6} | xmlattr }}",
+    "{{ strftime_now('%c' * 10**5) }}",
+    "{{ dict.fromkeys('a' * 10**6) }}{{ dict(('ab' * 10**5 * 5) | batch(2)) }}",
+    "{{ lipsum(1, min=10**8, max=10**9) }}",
+    "{{ lipsum(10**9, max=0) }}",
+    "{{ ('a' * 10**6) | tojson }}{{ ('a' * 10**6) | tojson(ensure_ascii=true) }}",
     "{{ 'a' * 10**10 }}",
     "{{ 10**10 * [0] }}",
     "{{ 10**(10**8) }}",
@@ -204,11 +292,33 @@ class TestHostileTemplates:
         with pytest.raises(PromptError):
             ChatTemplate(source, {}, limits=self.LIMITS).render(USER)
 
+    @pytest.mark.parametrize("value", ["'ab' * 10**6", "[0] * 10**5", "x[1:]", "('ab' * 10**6) | reverse"])
+    def test_many_values_that_are_small_enough(self, value: str) -> None:
+        sets = "".join(f"{{% set a{index} = {value} %}}" for index in range(600))
+        template = ChatTemplate("{% set x = 'a' * 10**6 %}" + sets, {}, limits=Limits(seconds=60, memory=16 << 20))
+        with pytest.raises(PromptError, match="too much memory"):
+            template.render(USER)
+
+    @pytest.mark.parametrize("source", ["x" * 300_000, "{{ a }}" * 10_000, "{{ " + "~".join(["a"] * 90_000) + " }}"])
+    def test_sources_that_are_too_long_to_compile(self, source: str) -> None:
+        with pytest.raises(PromptError, match="too long"):
+            ChatTemplate(source, {})
+
     def test_values_from_a_request_are_bounded_too(self) -> None:
         template = ChatTemplate("{{ '=' * width }}", {}, limits=self.LIMITS)
         assert template.render(USER, variables={"width": 3}) == "==="
         with pytest.raises(PromptError, match="too large"):
             template.render(USER, variables={"width": 10**12})
+        nested: list[object] = []
+        for _ in range(10_000):
+            nested = [nested]
+        with pytest.raises(PromptError, match="too deeply"):
+            template.render(USER, variables={"width": 3, "nested": nested})
+
+    def test_templates_that_walk_every_character_of_a_large_conversation(self) -> None:
+        template = ChatTemplate("{% for c in messages[0].content %}{{ c }}{% endfor %}", {}, limits=self.LIMITS)
+        text = "a" * 50_000
+        assert template.render([{"role": "user", "content": text}]) == text
 
     def test_a_namespace_that_holds_itself(self) -> None:
         assert render("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}") == "<namespace>"

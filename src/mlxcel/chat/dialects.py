@@ -112,7 +112,16 @@ DIALECTS = (
     Dialect("longcat", ("<longcat_think>",), ("</longcat_think>",)),
     Dialect("magistral", ("[THINK]",), ("[/THINK]",)),
     Dialect("seed", ("<seed:think>",), ("</seed:think>",)),
+    # Its templates put the names of their tokens together.
+    Dialect("hunyuan3", ("<think:opensource>",), ("</think:opensource>",), signs=("<think{}>",)),
     THINK,
+    Dialect(
+        "solar",
+        ("<|think|>",),
+        ("<|end|>",),
+        ("<|begin|>assistant", "<|content|>"),
+        ("<|begin|>assistant<|think|>",),
+    ),
 )
 """All that are known; where a template shows signs of several, the first counts."""
 

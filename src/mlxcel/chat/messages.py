@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mlxcel.chat.errors import PromptError
@@ -40,6 +40,8 @@ class TemplateStyle:
     """Arguments as an object; False: as the JSON text of one."""
     null_content: bool = False
     """None instead of an empty string when such a message has no text."""
+    tool_fields: frozenset[str] = frozenset()
+    """Fields of a tool's function that clients may leave out, and without which the template fails."""
 
 
 def probe_style(template: ChatTemplate) -> TemplateStyle:
@@ -52,8 +54,16 @@ def probe_style(template: ChatTemplate) -> TemplateStyle:
         for null_content in (False, True):
             style = TemplateStyle(object_arguments, null_content)
             if _shows_call(template, style):
-                return style
-    return TemplateStyle()
+                return replace(style, tool_fields=_needed_fields(template))
+    return TemplateStyle(tool_fields=_needed_fields(template))
+
+
+def complete(tools: Sequence[Mapping[str, Any]] | None, style: TemplateStyle) -> Sequence[Mapping[str, Any]] | None:
+    """Tools ready for a template; the given ones are not changed."""
+    if not tools or not style.tool_fields:
+        return tools
+    empty = {field: _PROBE_TOOL["function"][field] for field in sorted(style.tool_fields)}
+    return [{**tool, "function": {**empty, **tool["function"]}} if "function" in tool else tool for tool in tools]
 
 
 def normalize(messages: Sequence[Any], *, style: TemplateStyle, preserve_thinking: bool) -> list[Message]:
@@ -187,6 +197,25 @@ def _strip_reasoning(message: Message) -> None:
         message.pop(field, None)
     if message["content"]:
         message["content"] = _THINK_BLOCK.sub("", message["content"])
+
+
+def _needed_fields(template: ChatTemplate) -> frozenset[str]:
+    function = cast(dict[str, Any], _PROBE_TOOL["function"])
+    if not _renders(template, function):
+        return frozenset()
+    without = {
+        field: {key: function[key] for key in function if key != field} for field in ("description", "parameters")
+    }
+    return frozenset(field for field, rest in without.items() if not _renders(template, rest))
+
+
+def _renders(template: ChatTemplate, function: Mapping[str, Any]) -> bool:
+    tool = {"type": "function", "function": function}
+    try:
+        template.render(_PROBE_CONVERSATION[:1], tools=[tool], add_generation_prompt=False)
+    except PromptError:
+        return False
+    return True
 
 
 def _shows_call(template: ChatTemplate, style: TemplateStyle) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from mlxcel.chat.dialects import Lead, read_dialect, special_spelling
 from mlxcel.chat.errors import PromptError
 from mlxcel.chat.kwargs import merge
-from mlxcel.chat.messages import TemplateStyle, normalize, probe_style
+from mlxcel.chat.messages import TemplateStyle, complete, normalize, probe_style
 from mlxcel.chat.template import ChatTemplate
 from mlxcel.chat.tools.dialect import dialect_of_template, unescaped
 from mlxcel.chat.tools.markers import MARKUP
@@ -128,6 +128,7 @@ class PromptBuilder:
         variables = merge(self._default_kwargs, kwargs)
         if "reasoning_strength" in self._template.variables and "reasoning_effort" in variables:
             variables.setdefault("reasoning_strength", variables["reasoning_effort"])
+        tools = complete(tools, self._style)
         preserve_thinking = variables.get("preserve_thinking") is True
         normalized = normalize(messages, style=self._style, preserve_thinking=preserve_thinking)
         begun = _begun_answer(normalized) if prefill and add_generation_prompt else ""

@@ -3,57 +3,36 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn, cast
 
 from jinja2 import Environment, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
-from jinja2.filters import FILTERS
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Namespace, generate_lorem_ipsum
 from jinja2.visitor import NodeTransformer
 
 from mlxcel.chat import limits
+from mlxcel.chat.filters import argument, check_page, guarded_filters, guarded_tests, ticking
 from mlxcel.chat.limits import current_budget, text_size
 
-# Filters that lay out pages for people. No chat template needs them, and each would need a guard of its own.
-_LEFT_OUT = frozenset(
-    {
-        "center",
-        "filesizeformat",
-        "pprint",
-        "random",
-        "urlize",
-        "wordwrap",
-        "xmlattr",
-        "forceescape",
-        "striptags",
-    }
-)
-_TEXT_FILTERS = frozenset(
-    {
-        "capitalize",
-        "e",
-        "escape",
-        "lower",
-        "safe",
-        "string",
-        "title",
-        "trim",
-        "truncate",
-        "upper",
-        "urlencode",
-    }
-)
+_MAX_SOURCE = 1 << 18
+_MAX_TOKENS = 20_000
 _PADDING_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
-_MULTIPLYING_METHODS = frozenset({"encode", "expandtabs", "to_bytes", "translate"})
-_MAX_ROUND_DIGITS = 100
-_MAX_JSON_INDENT = 32
+_SPLITTING_METHODS = frozenset({"rsplit", "split", "splitlines"})
+_MULTIPLYING_METHODS = frozenset({"encode", "to_bytes", "translate"})
+# Lists a template has made may grow and shrink, but only by values without parts: a list that held another one could
+# come to hold more than anyone could count.
+_LIST_METHODS = frozenset({"append", "pop"})
+_LONG_TEXT = 1 << 16
+_WORDS = re.compile(r"\S+")
+_LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_MAX_TIME_PATTERN = 256
 
 
 class TemplateRefusal(TemplateError):
@@ -76,15 +55,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             extensions=[loopcontrols, _GenerationBlock],
             finalize=_count_output,
         )
-        self.filters = {
-            name: _counted(name, cast(Callable[..., Any], function))
-            for name, function in {**FILTERS, "tojson": _tojson}.items()
-            if name not in _LEFT_OUT
-        }
+        self.filters = guarded_filters()
+        self.tests = guarded_tests()
         names = cast(dict[str, Any], self.globals)
-        names.pop("lipsum")
         names |= {
-            "dict": _make_dict,
+            "dict": _TemplateDict(),
+            "lipsum": _lipsum,
             "namespace": _TemplateNamespace,
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
@@ -94,10 +70,29 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """Put the counting of loop turns, macro bodies, joined text and built containers into a parsed template."""
         return cast(nodes.Template, _Instrumenter().visit(tree))
 
+    def check_source(self, source: str) -> None:
+        """Refuse a source whose compilation, which nothing counts, would take much time or memory.
+
+        Raises SecurityError, TemplateSyntaxError.
+        """
+        if len(source) > _MAX_SOURCE or any(count > _MAX_TOKENS for count, _ in enumerate(self.lex(source))):
+            raise SecurityError("it is too long")
+
     def tick(self, units: int) -> bool:
         """Count one run of a body that holds `units` characters of literal text. True, to stand in conditions."""
         current_budget().charge(1 + units)
         return True
+
+    def compared(self, value: Any) -> Any:
+        """An operand of a comparison."""
+        current_budget().charge()
+        current_budget().check_container(value)
+        return value
+
+    def counted(self, value: Any) -> Any:
+        """A value that may be new."""
+        current_budget().count(value)
+        return value
 
     def joined(self, *values: Any) -> str:
         """The `~` operator."""
@@ -110,10 +105,21 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return container
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Also refuse methods of strings and numbers that can multiply their input beyond measure."""
+        """Also refuse bytes and what makes them; allow a template to append to a list of its own.
+
+        The Kimi templates do, which `transformers` refuses to render.
+        """
         if isinstance(obj, bytes) or (isinstance(obj, (str, int)) and attr in _MULTIPLYING_METHODS):
             return False
+        if isinstance(obj, list) and attr in _LIST_METHODS:
+            return not current_budget().is_given(cast(object, obj))
         return super().is_safe_attribute(obj, attr, value)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        """Refuse private names at once, where Jinja would first see what the template does with them."""
+        if attribute.startswith("_"):
+            raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} object is unsafe.")
+        return super().unsafe_undefined(obj, attribute)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Check fields and widths before `str.format` runs."""
@@ -131,11 +137,16 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call an object for the template, counted."""
-        current_budget().charge()
+        budget = current_budget()
+        budget.reserve_items(len(args) + len(kwargs))
         owner: Any = getattr(obj, "__self__", None)
+        for value in (*args, *kwargs.values(), owner):
+            budget.check_container(value)
         if isinstance(owner, str):
             args = _check_string_method(owner, cast(str, obj.__name__), args, kwargs)
-        return _count_result(super().call(context, obj, *args, **kwargs))
+        elif isinstance(owner, list) and obj.__name__ == "append" and not all(map(_has_no_parts, args)):
+            raise SecurityError("chat templates may only append texts and numbers to a list")
+        return self.counted(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Run one of the operators that can build large values, counted."""
@@ -146,7 +157,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             limits.check_power(left, right)
         elif operator == "%" and isinstance(left, str):
             limits.check_percent_format(left, right)
-        return _count_result(super().call_binop(context, operator, left, right))
+        return self.counted(super().call_binop(context, operator, left, right))
 
 
 class _GenerationBlock(Extension):
@@ -186,6 +197,17 @@ class _Instrumenter(NodeTransformer):
         node.body.insert(0, nodes.ExprStmt(_tick(node.body)))
         return node
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = _compared(node.expr)
+        for operand in node.ops:
+            operand.expr = _compared(operand.expr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        return _environment_call("counted", [node]) if isinstance(node.arg, nodes.Slice) else node
+
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return _environment_call("joined", node.nodes)
@@ -213,6 +235,10 @@ def _tick(body: Sequence[nodes.Node]) -> nodes.Call:
     return _environment_call("tick", [nodes.Const(units)])
 
 
+def _compared(operand: nodes.Expr) -> nodes.Expr:
+    return operand if isinstance(operand, nodes.Const) else _environment_call("compared", [operand])
+
+
 def _environment_call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
 
@@ -222,126 +248,29 @@ def _count_output(value: Any) -> Any:
     return value
 
 
-def _count_result(value: Any) -> Any:
-    if isinstance(value, (str, list, tuple, dict)):
-        current_budget().reserve(len(cast(Sequence[Any], value)))
-    return cast(Any, value)
-
-
 def _check_string_method(owner: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     if name in _PADDING_METHODS:
         limits.check_width(owner, [*args, *kwargs.values()])
     elif name == "replace" and len(args) >= 2 and all(isinstance(part, str) for part in args[:2]):
         limits.check_replace(owner, args[0], args[1])
+    elif name == "expandtabs":
+        size = argument(args, kwargs, 0, "tabsize", 8)
+        current_budget().reserve(len(owner) + owner.count("\t") * max(size, 0) if isinstance(size, int) else 0)
+    elif name == "striptags":
+        check_page(owner)
+    elif name in _SPLITTING_METHODS and len(owner) > _LONG_TEXT:
+        separator = argument(args, kwargs, 0, "sep", None)
+        by_words = _LINE_ENDS if name == "splitlines" else _WORDS
+        limits.check_pieces(owner, re.compile(re.escape(separator)) if isinstance(separator, str) else by_words)
     elif name == "join" and len(args) == 1:
-        items = list(args[0])  # a generator can be read only once
+        items = list(ticking(args[0]))  # a generator can be read only once
         limits.check_join(owner, items)
         return (items,)
     return args
 
 
-def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter `function` with a look at its arguments before it runs and at its size after."""
-    # Some filters get the environment or the evaluation context in front of the filtered value.
-    first = int(hasattr(function, "jinja_pass_arg"))
-
-    @functools.wraps(function)
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        current_budget().charge()
-        value, rest = _check_filter(name, args[first], args[first + 1 :], kwargs)
-        return _count_result(function(*args[:first], value, *rest, **kwargs))
-
-    return counted
-
-
-def _check_filter(
-    name: str, value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, tuple[Any, ...]]:
-    if name in _TEXT_FILTERS:
-        current_budget().reserve(text_size(value))
-    elif check := _FILTER_CHECKS.get(name):
-        return check(value, rest, kwargs), rest
-    return value, rest
-
-
-def _argument(rest: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, name: str, default: Any) -> Any:
-    return rest[position] if len(rest) > position else kwargs.get(name, default)
-
-
-def _check_join(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    items = list(value)
-    limits.check_join(str(_argument(rest, kwargs, 0, "d", "")), items)
-    return items
-
-
-def _check_replace(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    current_budget().reserve(text_size(value))
-    old, new = _argument(rest, kwargs, 0, "old", ""), _argument(rest, kwargs, 1, "new", "")
-    limits.check_replace(str(value), str(old), str(new))
-    return value
-
-
-def _check_indent(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    current_budget().reserve(text_size(value))
-    limits.check_indent(str(value), _argument(rest, kwargs, 0, "width", 4))
-    return value
-
-
-def _check_format(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    current_budget().reserve(text_size(value))
-    limits.check_percent_format(str(value), rest or kwargs)
-    return value
-
-
-def _check_groups(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    limits.check_width("", [*rest, *kwargs.values()])
-    return value
-
-
-def _check_sum(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    if not isinstance(_argument(rest, kwargs, 1, "start", 0), (int, float)):
-        raise SecurityError("chat templates may only sum numbers")
-    return value
-
-
-def _check_round(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    precision = _argument(rest, kwargs, 0, "precision", 0)
-    if isinstance(precision, int) and abs(precision) > _MAX_ROUND_DIGITS:
-        raise SecurityError("the chat template rounds to too many digits")
-    return value
-
-
-_FILTER_CHECKS: Mapping[str, Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]] = {
-    "batch": _check_groups,
-    "format": _check_format,
-    "indent": _check_indent,
-    "join": _check_join,
-    "replace": _check_replace,
-    "round": _check_round,
-    "slice": _check_groups,
-    "sum": _check_sum,
-}
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON as it stands in prompts: without HTML escapes, not reduced to ASCII."""
-    current_budget().reserve(text_size(value))
-    if indent is None and separators is None:
-        return json.dumps(value, ensure_ascii=ensure_ascii, sort_keys=sort_keys)
-    if isinstance(indent, int) and indent > _MAX_JSON_INDENT:
-        raise SecurityError("the chat template indents JSON too far")
-    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    chunks: list[str] = []
-    for chunk in encoder.iterencode(value):  # what indentation adds depends on the depth of each item
-        current_budget().charge(len(chunk))
-        chunks.append(chunk)
-    return "".join(chunks)
+def _has_no_parts(value: Any) -> bool:
+    return not isinstance(value, (list, tuple, dict, Namespace))
 
 
 def _raise_exception(message: object) -> NoReturn:
@@ -349,12 +278,29 @@ def _raise_exception(message: object) -> NoReturn:
 
 
 def _strftime_now(pattern: str) -> str:
+    if len(pattern) > _MAX_TIME_PATTERN:
+        raise SecurityError("the chat template writes a date that is too long")
     return datetime.now().strftime(pattern)
 
 
-def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    """`dict` without the attributes of the class behind it."""
-    return dict(*args, **kwargs)
+def _lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:
+    current_budget().reserve(abs(n) * (abs(min) + abs(max) + 1) * 16)
+    return generate_lorem_ipsum(n, html, min, max)
+
+
+class _TemplateDict:
+    """`dict` without the attributes of the class."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*map(_read_pairs, args), **kwargs)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        """A dict in which all `keys` have the same value."""
+        return dict.fromkeys(ticking(keys), value)
+
+
+def _read_pairs(values: Any) -> Any:
+    return cast(Any, values) if isinstance(values, dict) else ticking(values)
 
 
 class _TemplateNamespace(Namespace):

@@ -12,6 +12,9 @@ from mlxcel.chat.errors import PromptError
 from mlxcel.chat.limits import Limits, limited
 from mlxcel.chat.sandbox import TemplateEnvironment, TemplateRefusal
 
+_MAX_MESSAGE = 2000
+"""Characters of a template's own words that a client is told."""
+
 
 class ChatTemplate:
     """A checkpoint's Jinja chat template, compiled once and rendered under limits.
@@ -26,6 +29,7 @@ class ChatTemplate:
         self._limits = limits or Limits()
         environment = TemplateEnvironment()
         try:
+            environment.check_source(source)
             with limited(self._limits):
                 tree = environment.parse(source)
                 self.variables: frozenset[str] = frozenset(meta.find_undeclared_variables(tree))
@@ -66,6 +70,7 @@ class ChatTemplate:
             values["tools"] = tools
         try:
             with limited(self._limits) as budget:
+                budget.give(values)
                 pieces: list[str] = []
                 length = 0
                 for piece in self._template.generate(values):
@@ -74,7 +79,8 @@ class ChatTemplate:
                     pieces.append(piece)
                 return "".join(pieces)
         except TemplateRefusal as refusal:
-            raise PromptError(refusal.message or "The chat template refuses this conversation.") from refusal
+            words = (refusal.message or "")[:_MAX_MESSAGE]
+            raise PromptError(words or "The chat template refuses this conversation.") from refusal
         except Exception as error:  # templates are foreign code: whatever they raise is a refused conversation
             raise PromptError(f"The chat template failed: {_explain(error)}") from error
 
@@ -86,4 +92,4 @@ def _explain(error: Exception) -> str:
         return error.message or type(error).__name__
     if isinstance(error, RecursionError):
         return "it recurses or nests too deeply"
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]

@@ -231,6 +231,46 @@ class TestPromptRoutes:
     def test_its_length(self, path: str) -> None:
         assert self.ask(path) == {"input_tokens": 1 + len("user=hi;")}
 
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ("{{ raise_exception('Roles must <alternate>') }}", "Roles must <alternate>"),
+            ("{{ nothing.at.all }}", "The chat template failed: 'nothing' is undefined"),
+            ("{{ 'a' * 10**10 }}", "The chat template failed: the chat template builds a value that is too large"),
+            ("{% if %}", "The chat template is not valid: "),
+        ],
+    )
+    @pytest.mark.parametrize(
+        ("path", "more"),
+        [
+            ("/apply-template", {}),
+            ("/v1/chat/completions/input_tokens", {}),
+            ("/v1/chat/completions", {}),
+            ("/v1/chat/completions", {"stream": True}),
+        ],
+    )
+    def test_a_template_that_refuses(self, path: str, more: dict[str, Any], source: str, message: str) -> None:
+        async def work() -> tuple[int, Any]:
+            async with serving(with_info(says(""), chat_template=source)) as served:
+                body = {"messages": [{"role": "user", "content": "hi"}], **more}
+                response = await served.http.post(path, json=body)
+                return response.status_code, response.json()
+
+        status, answer = run(work())
+        assert status == 400
+        assert answer["error"].keys() == {"message", "type", "code"}
+        assert (answer["error"]["type"], answer["error"]["code"]) == ("invalid_request_error", None)
+        assert answer["error"]["message"].startswith(message)
+
+    @pytest.mark.parametrize("path", ["/apply-template", "/v1/chat/completions/input_tokens"])
+    def test_other_bodies_and_methods(self, path: str) -> None:
+        async def work() -> list[tuple[int, str]]:
+            async with serving(with_info(says(""), chat_template=self.SOURCE)) as served:
+                answers = [await served.http.get(path), await served.http.post(path, content=b"{")]
+                return [(answer.status_code, answer.json()["error"]["type"]) for answer in answers]
+
+        assert run(work()) == [(405, "invalid_request_error"), (400, "invalid_request_error")]
+
     @pytest.mark.parametrize("path", ["/apply-template", "/v1/chat/completions/input_tokens"])
     def test_the_same_refusals_as_chat(self, path: str) -> None:
         for fields, param in (

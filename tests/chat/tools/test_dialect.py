@@ -154,6 +154,11 @@ def test_templates_without_a_known_format(name: str) -> None:
         ("<|python_tag|> <function=example>", Dialect.FUNCTIONARY_V31),
         ("[TOOL_CALLS] [CALL_ID] [ARGS]", Dialect.MISTRAL_BRACKETED),
         ("<|channel|> alone", None),
+        ('<tool_calls>{"name": "f", "arguments": {}}</tool_calls>', None),
+        ('within <tool_call></tool_call> tags: <tool_calls>[{"name": "f", "arguments": {}}]</tool_calls>', None),
+        ('<TOOLCALL>[{"name": "f", "arguments": {}}]</TOOLCALL>', None),
+        (r"<|python_start|> {\"name\": function name, \"parameters\": dictionary}", Dialect.LLAMA3),
+        ("<|python_start|> [func_name1(params_name1=params_value1...)]", Dialect.PYTHONIC),
         ("[func_name1(params_name1=params_value1...)]", Dialect.PYTHONIC),
     ],
 )

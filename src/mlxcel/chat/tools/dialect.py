@@ -45,12 +45,20 @@ _SIGNS: dict[Dialect, tuple[tuple[str, ...], ...]] = {
     Dialect.MISTRAL_NEMO: (("[TOOL_CALLS]",),),
     Dialect.FUNCTIONARY_V32: ((">>>",),),
     Dialect.FUNCTIONARY_V31: (("<function=",),),
-    Dialect.PYTHONIC: (("<|tool_call_start|>",), ("<|tool_list_start|>",), ("<|python_start|>",), ("[func_name1(",)),
-    Dialect.LLAMA3: (("<|python_tag|>",), ("<|start_header_id|>", '{"name": ', '"parameters": ')),
+    Dialect.PYTHONIC: (("<|tool_call_start|>",), ("<|tool_list_start|>",), ("[func_name1(",)),
+    Dialect.LLAMA3: (
+        ("<|python_tag|>",),
+        ("<|start_header_id|>", '{"name": ', '"parameters": '),
+        ("<|python_start|>", '{"name": ', '"parameters": '),
+    ),
     Dialect.COMMAND_R: (("Action:", "Action Input:"),),
     Dialect.GENERIC_JSON: (('"name"', '"arguments"'),),
 }
 """For each format: groups of marks. A template that holds all marks of a group writes that format."""
+
+_FOREIGN = ("<tool_calls>", "<TOOLCALL>", "<|function_call|>", " functools[")
+"""Wrappers of formats that nothing here reads. What is inside looks like one of these two."""
+_BEHIND_FOREIGN = frozenset({Dialect.HERMES, Dialect.GENERIC_JSON})
 
 
 def dialect_of_template(source: str) -> Dialect | None:
@@ -61,7 +69,8 @@ def dialect_of_template(source: str) -> Dialect | None:
     text = unescaped(source)
     for dialect, groups in _SIGNS.items():
         if any(all(mark in text for mark in group) for group in groups):
-            return dialect
+            foreign = dialect in _BEHIND_FOREIGN and any(mark in text for mark in _FOREIGN)
+            return None if foreign else dialect
     return None
 
 
