@@ -73,6 +73,9 @@ STUCK_GUARD = 300.0
 MIN_SLOT_CONTEXT = 512
 """Least tokens of context a slot is started with."""
 
+MIN_KV_SIZE = 256
+"""Least tokens whose keys and values are kept of a sequence, when not all are."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -102,6 +105,9 @@ class EngineConfig:
     """A full context loses old tokens instead of ending the generation."""
     keep: int = 0
     """First tokens that stay then; -1: the prompt."""
+
+    max_kv_size: int | None = None
+    """Tokens of a sequence whose keys and values are kept: the first ones and the latest; None: all."""
 
     @property
     def slots(self) -> int:

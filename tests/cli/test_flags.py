@@ -114,6 +114,7 @@ SETTINGS = {
     "--allow-json-object": (None, True),
     "--enable-preemption": (None, True),
     "--context-shift": (None, True),
+    "--max-kv-size": ("4096", 4096),
     "--keep": ("-1", -1),
     "--decode-timeout": ("2.5", 2.5),
     "--log-file": ("/log", Path("/log")),

@@ -146,7 +146,6 @@ _SCHEDULING = Group(
     (
         Row("--batch-size -b", "N", "*", "LLAMA_ARG_BATCH"),
         Row("--ubatch-size -ub", "N", "*", "LLAMA_ARG_UBATCH"),
-        Row("--max-kv-size", "N"),
         Row("--decode-storage-backend", "TYPE", "auto dense", "MLXCEL_SERVER_DECODE_STORAGE"),
     ),
 )

@@ -260,6 +260,7 @@ class Engine:
             chunk=chunk,
             grant_interval=self._config.prefill_grant_interval,
             preemption=self._config.preemption,
+            retention=info.retention,
         )
         cache = PromptCache(backend.kv, self._cache, free=free_memory())
         self._worker.cache_stats = cache.stats()
