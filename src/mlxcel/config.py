@@ -179,6 +179,11 @@ class CacheConfig:
         return self.cache_prompt and self.enabled and not self.refused and self.capacity_bytes != 0
 
 
+SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+SAMPLER_LETTERS = "edskypmxt"
+"""The one order of sampling stages, as llama.cpp's server writes its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
     """Server-wide sampling values. None: not set on the command line, so the checkpoint's

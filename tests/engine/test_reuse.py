@@ -75,9 +75,10 @@ def served(
     test: Callable[[Ask, Engine], Awaitable[None]],
     cache: CacheConfig = CACHE,
     exact: bool = False,
+    config: EngineConfig = EngineConfig(prefill_chunk_size=16),
 ) -> None:
     async def run() -> None:
-        engine = Engine(EngineConfig(prefill_chunk_size=16), lambda: backend, cache)
+        engine = Engine(config, lambda: backend, cache)
         engine.start()
         await engine.wait_ready()
 
