@@ -22,6 +22,7 @@ from tests.engine.test_runner import TO_THE_BIT
 from tests.engine.test_runner import backend as mlx_backend
 
 CACHE = CacheConfig(min_prefix=4, apc_block_size=4)
+SMALL_PIECES = EngineConfig(prefill_chunk_size=16)
 WINDOW = 8
 """Of the small Gemma 3."""
 
@@ -75,7 +76,7 @@ def served(
     test: Callable[[Ask, Engine], Awaitable[None]],
     cache: CacheConfig = CACHE,
     exact: bool = False,
-    config: EngineConfig = EngineConfig(prefill_chunk_size=16),
+    config: EngineConfig = SMALL_PIECES,
 ) -> None:
     async def run() -> None:
         engine = Engine(config, lambda: backend, cache)

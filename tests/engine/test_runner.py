@@ -32,9 +32,7 @@ CASES += [(family, "paged") for family in FAMILIES if family != "mamba2"]
 CASES += [("llama", "int8"), ("qwen3_moe", "int4 values"), ("qwen3_next", "4 bits")]
 
 
-def backend(
-    model_type: str, kind: str = "paged", blocks: int = 5, retention: Retention | None = None
-) -> MlxBackend:
+def backend(model_type: str, kind: str = "paged", blocks: int = 5, retention: Retention | None = None) -> MlxBackend:
     """kind: `stock` MLX, the same with caches of a `KvMode`, the `native` kernels with mlx-lm's caches, or with `paged`
     ones, of so many blocks."""
     model = random_model(model_type, seed=3, vocabulary=258)

@@ -53,8 +53,8 @@ class Preempt:
 
 Step = Prefill | Decode | Preempt
 
-Admit = Callable[[Sequence, bool], bool]
-"""Whether a sequence gets memory. When rows are being decoded (the second argument) it may have to wait."""
+Admit = Callable[[Sequence], bool]
+"""Whether a sequence gets memory. It may have to wait while rows are being decoded."""
 
 
 class Scheduler:
@@ -115,7 +115,7 @@ class Scheduler:
         sequence.arrival = self._arrivals
         self._enqueue(sequence)
 
-    def next_step(self, admit: Admit = lambda sequence, decoding: True) -> Step | None:
+    def next_step(self, admit: Admit = lambda sequence: True) -> Step | None:
         """The next thing to do, or None when idle. Report it with `prefilled`, `decoded` or `requeue`, or `remove` its
         sequences."""
         if self._rows and self._decoded_since_prefill == 0:
@@ -199,7 +199,7 @@ class Scheduler:
     def _may_enter(self, first: Sequence, admit: Admit) -> bool:
         if len(self._rows) >= self._slots or (first is self._refused and self._rows):
             return False
-        if admit(first, bool(self._rows)):
+        if admit(first):
             return True
         self._refused = first
         return False

@@ -177,15 +177,15 @@ class Worker(threading.Thread):
         self.counters.active = self._scheduler.active
         self.counters.rows = len(self._scheduler.rows)
 
-    def _admit(self, sequence: Sequence, decoding: bool) -> bool:
-        first = not sequence.started
+    def _admit(self, sequence: Sequence) -> bool:
+        first, running = not sequence.started, self._scheduler.rows
         try:
-            if not self._admission.admit(sequence, self._scheduler.rows):
+            if not self._admission.admit(sequence, running):
                 return False
         except Exception as error:
             self._backend.kv.discard(sequence.key)
             # Without memory it waits for what others give back, as long as there are any.
-            if not isinstance(error, MemoryError) or not (decoding or self._cache.reclaim()):
+            if not isinstance(error, MemoryError) or not (running or self._cache.reclaim()):
                 self._unfit.append((sequence, error))
             return False
         self.counters.started += first

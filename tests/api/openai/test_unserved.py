@@ -32,7 +32,7 @@ def refusal(check: Any, **values: Any) -> ApiError:
         {"grammar": "", "json_schema": {}},
         {"cache_prompt": False, "user": "u", "metadata": {"a": 1}},
         {"cache_prompt": True},
-        {"samplers": "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature".split(";")},
+        {"samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]},
         {"samplers": "edskypmxt"},
     ],
 )

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxcel.engine.cache.batch import BatchCache
-from mlxcel.engine.cache.forgetting import ForgettingCache, able_to_forget
 from mlxcel.engine.cache.footprint import footprint
+from mlxcel.engine.cache.forgetting import ForgettingCache, able_to_forget
 from mlxcel.engine.cache.probe import forgetting
 from mlxcel.engine.cache.quantised import Packing, QuantisedCache
 from mlxcel.engine.cache.retention import SINK, Retention
@@ -122,7 +122,7 @@ def test_bytes_and_mode_are_those_of_the_cache_inside() -> None:
 
 def test_a_model_whose_caches_keep_all_they_are_given_is_refused() -> None:
     model = random_model("llama", seed=3, vocabulary=258)
-    with pytest.raises(ModelError, match="^--max-kv-size: .* a ConcatenateKVCache keeps all it is given$"):
+    with pytest.raises(ModelError, match=r"^--max-kv-size: .* a ConcatenateKVCache keeps all it is given$"):
         forgetting(model, lambda: [ConcatenateKVCache() for _ in model.layers])
 
 
@@ -133,5 +133,5 @@ def test_a_model_that_does_not_take_such_caches_is_refused() -> None:
         assert all(type(entry) is KVCache for entry in cache)
         return model(tokens, cache=cache)
 
-    with pytest.raises(ModelError, match="^--max-kv-size: this model cannot forget tokens"):
+    with pytest.raises(ModelError, match=r"^--max-kv-size: this model cannot forget tokens"):
         forgetting(call, lambda: mlxlm.make_prompt_cache(model))  # type: ignore[arg-type]

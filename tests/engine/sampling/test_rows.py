@@ -99,7 +99,9 @@ def test_min_p(native: Rows, row: np.ndarray, step: Step, p: float) -> None:
     same_choice(native, row, step, min_p=p)
 
 
-@given(row=any_row, step=steps, p=shares.filter(bool), stage=st.sampled_from(["typical_p", "top_p", "min_p"]), count=counts)
+@given(
+    row=any_row, step=steps, p=shares.filter(bool), stage=st.sampled_from(["typical_p", "top_p", "min_p"]), count=counts
+)
 def test_min_keep(native: Rows, row: np.ndarray, step: Step, p: float, stage: str, count: int) -> None:
     same_choice(native, row, step, **{stage: p}, min_keep=count)
 

@@ -20,8 +20,8 @@ _ABLE = frozenset({"KVCache", "QuantisedCache"})
 class ForgettingCache(CacheAround):
     """Stands where mlx-lm has a `KVCache` (`forgotten` is a number), or a batch of them (one for each row).
 
-    inner: knows only what is still there. Keys were turned by their places in the text before they came, so they stay as
-    they are.
+    inner: knows only what is still there. Keys were turned by their places in the text before they came here, so they
+    stay as they are.
     """
 
     def __init__(self, inner: Any, forgotten: int | Sequence[int] = 0) -> None:
@@ -53,7 +53,8 @@ class ForgettingCache(CacheAround):
 
     def extend(self, other: ForgettingCache) -> None:
         """Append the rows of another batch."""
-        assert self._rows is not None and other._rows is not None
+        assert self._rows is not None
+        assert other._rows is not None
         self.inner.extend(other.inner)
         self._rows += other._rows
         self._shift = mx.array(self._rows)

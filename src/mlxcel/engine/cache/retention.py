@@ -13,8 +13,8 @@ class Retention:
     """A sequence keeps what belongs to its first SINK tokens and to its latest ones, all with the places they have in
     the text.
 
-    When `most` are there and another one comes, the `step` oldest after the first SINK are forgotten. That happens after
-    fixed numbers of tokens, so what a token sees depends on its place, and not on the pieces a prompt was read in.
+    When `most` are there and another one comes, the `step` oldest after the first SINK are forgotten. That happens
+    after fixed numbers of tokens, so what a token sees depends on its place, not on the pieces a prompt was read in.
     """
 
     most: int

@@ -35,8 +35,8 @@ class RowCaches:
     `cache`.
 
     make: a fresh list of mlx-lm caches, one a layer. paged: takes the place of some of them. footprint: what the
-    others take; nothing by default. budget: bytes for everything; None: no limit, but that of `paged`. retention: what is
-    kept of a sequence; None: all. together: the model can run several of them at once.
+    others take; nothing by default. budget: bytes for everything; None: no limit, but that of `paged`. retention: what
+    is kept of a sequence; None: all. together: the model can run several of them at once.
     """
 
     def __init__(
