@@ -245,6 +245,8 @@ class ChatConfig:
     """Answers are passed on as the model writes them."""
     prefill_assistant: bool = True
     """A last message of the assistant is the beginning of the answer."""
+    reasoning_echo: int = 16 << 20
+    """Bytes of reasoning that are remembered for clients which send answers back without it; 0: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

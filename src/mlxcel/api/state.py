@@ -12,6 +12,7 @@ import anyio
 
 from mlxcel.api.openai.sampling import resolve_defaults
 from mlxcel.api.totals import RequestTotals
+from mlxcel.chat.echo import ReasoningEcho
 from mlxcel.chat.kwargs import server_kwargs
 from mlxcel.chat.prompt import PromptBuilder
 from mlxcel.config import ServerConfig
@@ -67,6 +68,7 @@ class AppState:
         self.created = int(time.time())
         """Unix time of the start, reported as the model's creation too."""
         self.totals = RequestTotals()
+        self.echo = ReasoningEcho(config.chat.reasoning_echo)
         self.prompt_threads = anyio.CapacityLimiter(PROMPT_THREADS)
         """Threads that render and tokenise prompts."""
         self.grammar_threads = anyio.CapacityLimiter(GRAMMAR_THREADS)

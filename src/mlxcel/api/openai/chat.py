@@ -10,21 +10,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from mlxcel.api.auth import tenant
 from mlxcel.api.body import read_json
 from mlxcel.api.errors import invalid
 from mlxcel.api.openai import unserved
+from mlxcel.api.openai.caching import wants_cache
 from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
 from mlxcel.api.openai.messages import check_input, check_media, plain_messages
 from mlxcel.api.openai.schema import ChatRequest
 from mlxcel.api.openai.structured import response_rule, wanted_schema
 from mlxcel.api.openai.wire import ChatWire
 from mlxcel.api.state import AppState, ServedModel
+from mlxcel.chat.echo import OverheardStream
 from mlxcel.chat.kwargs import request_kwargs
 from mlxcel.chat.prompt import Prompt
 from mlxcel.chat.reasoning import PlainReader, make_reader
 from mlxcel.chat.stream import MessageStream, ReasoningFormat
 from mlxcel.chat.tool_choice import ToolUse, instruct, read_tools
-from mlxcel.config import ChatConfig
 from mlxcel.engine.cache.storage import Reuse
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
@@ -41,13 +43,14 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     n = choice_count(state, chat)
     budget = thinking_budget(state, chat)
     # Long conversations take a while to render and tokenise; other streams must not wait for them.
-    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, chat, tools, limiter=state.prompt_threads)
+    who = tenant(request.scope)
+    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, who, chat, tools, limiter=state.prompt_threads)
     rule = await response_rule(state, model, schema)
     logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
     config = state.config.chat
     spelling = None if config.skip_parsing else model.prompts.spelling
     generations = submit(state, model, request, chat, prompt, logprobs, rule=rule, budget=budget, spelling=spelling)
-    streams = [_message_stream(config, model, prompt, tools) for _ in range(n)]
+    streams = [_message_stream(state, model, who, chat, prompt, tools) for _ in range(n)]
     wire = ChatWire(model.info.name, logprobs is not None, streams, alias=config.reasoning_alias == "reasoning")
     return await answer(state, request, chat, generations, wire, counted=True)
 
@@ -57,7 +60,8 @@ async def apply_template(state: AppState, request: Request) -> ASGIApp:
     chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     tools = _check(chat)
     model = await state.model()
-    text = await anyio.to_thread.run_sync(_render, state, model, chat, tools, limiter=state.prompt_threads)
+    who = tenant(request.scope)
+    text = await anyio.to_thread.run_sync(_render, state, model, who, chat, tools, limiter=state.prompt_threads)
     return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")
 
 
@@ -66,7 +70,8 @@ async def input_tokens(state: AppState, request: Request) -> ASGIApp:
     chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     tools = _check(chat)
     model = await state.model()
-    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, chat, tools, limiter=state.prompt_threads)
+    who = tenant(request.scope)
+    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, who, chat, tools, limiter=state.prompt_threads)
     return Response(msgspec.json.encode({"input_tokens": len(prompt.tokens)}), media_type="application/json")
 
 
@@ -83,10 +88,20 @@ def _check(chat: ChatRequest) -> ToolUse:
     return tools
 
 
-def _prompt_arguments(state: AppState, chat: ChatRequest, tools: ToolUse) -> dict[str, Any]:
-    """How the template is rendered. Raises PromptError."""
+def _echoes(state: AppState, model: ServedModel, chat: ChatRequest) -> bool:
+    """Whether a conversation's reasoning is put back: the state of such a model fits only the turns that it wrote."""
+    return model.info.reuse is Reuse.WHOLE and state.config.cache.kept and wants_cache(chat)
+
+
+def _prompt_arguments(
+    state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse
+) -> dict[str, Any]:
+    """How the template is rendered. Raises ApiError, PromptError."""
+    messages = plain_messages(chat.messages)
+    if _echoes(state, model, chat):
+        messages = state.echo.recall(who, messages)
     return {
-        "messages": instruct(plain_messages(chat.messages), tools.instruction),
+        "messages": instruct(messages, tools.instruction),
         "kwargs": request_kwargs(
             chat.chat_template_kwargs, chat.extra_body, chat.preserve_thinking, chat.reasoning_effort
         ),
@@ -95,17 +110,23 @@ def _prompt_arguments(state: AppState, chat: ChatRequest, tools: ToolUse) -> dic
     }
 
 
-def _build_prompt(state: AppState, model: ServedModel, chat: ChatRequest, tools: ToolUse) -> Prompt:
+def _build_prompt(state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse) -> Prompt:
     history = model.info.reuse is Reuse.WHOLE
-    return model.prompts.chat(**_prompt_arguments(state, chat, tools), history=history)
+    return model.prompts.chat(**_prompt_arguments(state, model, who, chat, tools), history=history)
 
 
-def _render(state: AppState, model: ServedModel, chat: ChatRequest, tools: ToolUse) -> str:
-    return model.prompts.render(**_prompt_arguments(state, chat, tools))
+def _render(state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse) -> str:
+    return model.prompts.render(**_prompt_arguments(state, model, who, chat, tools))
 
 
-def _message_stream(config: ChatConfig, model: ServedModel, prompt: Prompt, tools: ToolUse) -> MessageStream:
+def _message_stream(
+    state: AppState, model: ServedModel, who: str, chat: ChatRequest, prompt: Prompt, tools: ToolUse
+) -> MessageStream:
+    config = state.config.chat
     if config.skip_parsing:
         return MessageStream(PlainReader(), ReasoningFormat.CONTENT)
     reader = make_reader(model.prompts.dialect, inside=prompt.thinking, calls=bool(tools.shown))
-    return MessageStream(reader, ReasoningFormat(config.reasoning_format))
+    style = ReasoningFormat(config.reasoning_format)
+    if _echoes(state, model, chat):
+        return OverheardStream(reader, style, state.echo, who, plain_messages(chat.messages))
+    return MessageStream(reader, style)
