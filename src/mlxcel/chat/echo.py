@@ -138,11 +138,9 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else json.dumps(content, sort_keys=True, default=str)
 
 
-def _call(call: Any) -> Any:
+def _call(call: Mapping[str, Any]) -> list[Any]:
     """A call without its id, its arguments as a value: clients write JSON in their own way."""
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping):
-        return None
+    function: Mapping[str, Any] = call.get("function") or {}
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         with contextlib.suppress(ValueError, RecursionError):
