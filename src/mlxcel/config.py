@@ -147,6 +147,8 @@ class CacheConfig:
     snapshot_ttl: float = 7200
     boundaries: bool = True
     """Keep such a state where a chat's history ends, too."""
+    warm_up: bool = True
+    """Extend such a state over the answer while there is nothing else to do."""
     trace: bool = False
     """Log every state that is kept, taken over or refused."""
     apc_enabled: bool = True

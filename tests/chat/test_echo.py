@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxcel.chat.dialects import THINK
-from mlxcel.chat.echo import OverheardStream, ReasoningEcho
-from mlxcel.chat.reasoning import make_reader
-from mlxcel.chat.stream import ReasoningFormat
-from mlxcel.engine.events import TextPiece
+from mlxcel.chat.echo import ReasoningEcho
 
 ASKED: list[dict[str, Any]] = [{"role": "system", "content": "rules"}, {"role": "user", "content": "question"}]
 ANSWER = {"role": "assistant", "content": "Yes."}
@@ -116,15 +112,3 @@ def test_the_least_recently_used_goes_first(uses: list[tuple[int, int, bool]]) -
     for number in range(10):
         found = echo.recall("key", [{"role": "user", "content": str(number)}, ANSWER, MORE])[1]
         assert len(found.get("reasoning_content", "")) == model.get(number, 0)
-
-
-@pytest.mark.parametrize("style", list(ReasoningFormat))
-def test_a_stream_is_overheard_only_where_reasoning_is_apart(style: ReasoningFormat) -> None:
-    echo = ReasoningEcho(1 << 20)
-    stream = OverheardStream(make_reader(THINK), style, echo, "key", ASKED)
-    parts = [part for text in ("<think>hm ", "hm</think>\n\nY", "es.") for part in stream.feed(TextPiece(text))]
-    assert recalled(echo, [*ASKED, ANSWER, MORE])[2] is None, "it has not ended"
-    parts += stream.finish()
-    content = "".join(part.content for part in parts)
-    known = recalled(echo, [*ASKED, {"role": "assistant", "content": content}, MORE])[2]
-    assert known == ("hm hm" if style is ReasoningFormat.SPLIT else None)

@@ -174,7 +174,7 @@ def test_every_field_of_the_configuration_has_a_flag() -> None:
     }
     targets = {flag.target for flag in SERVED_FLAGS if flag.target}
     assert targets <= fields
-    of_variables = {"cache.boundaries", "cache.trace", "chat.reasoning_echo"}
+    of_variables = {"cache.boundaries", "cache.trace", "cache.warm_up", "chat.reasoning_echo"}
     assert fields - targets == {"network.max_body_bytes", *of_variables}
 
 

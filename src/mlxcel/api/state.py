@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
@@ -75,6 +77,13 @@ class AppState:
         """Threads that compile schemas, which nobody's prompt has to wait for."""
         self._model: ServedModel | None = None
         self._preparing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that no request waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @property
     def context_size(self) -> int:

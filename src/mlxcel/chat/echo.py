@@ -16,10 +16,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mlxcel.chat.reasoning import Reader
-from mlxcel.chat.stream import MessagePart, MessageStream, ReasoningFormat
-from mlxcel.engine.events import TextPiece
-
 Message = Mapping[str, Any]
 
 MOST_ENTRIES = 4096
@@ -75,44 +71,6 @@ class ReasoningEcho:
     def _drop(self, key: bytes) -> None:
         if key in self._kept:
             self._bytes -= len(self._kept.pop(key).encode(errors="replace"))
-
-
-class OverheardStream(MessageStream):
-    """A message stream whose reasoning is remembered once the answer has ended.
-
-    messages: the conversation that it answers.
-    """
-
-    def __init__(
-        self,
-        reader: Reader,
-        reasoning_format: ReasoningFormat,
-        echo: ReasoningEcho,
-        tenant: str,
-        messages: Sequence[Message],
-    ) -> None:
-        super().__init__(reader, reasoning_format)
-        self._echo = echo
-        self._tenant = tenant
-        self._messages = messages
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-
-    def feed(self, piece: TextPiece) -> list[MessagePart]:
-        """Parts that are certain after the next piece."""
-        return self._overhear(super().feed(piece))
-
-    def finish(self) -> list[MessagePart]:
-        """The last parts."""
-        parts = self._overhear(super().finish())
-        answer = {"role": "assistant", "content": "".join(self._content)}
-        self._echo.remember(self._tenant, self._messages, answer, "".join(self._reasoning))
-        return parts
-
-    def _overhear(self, parts: list[MessagePart]) -> list[MessagePart]:
-        self._content += [part.content for part in parts]
-        self._reasoning += [part.reasoning for part in parts]
-        return parts
 
 
 def _digests(tenant: str, messages: Sequence[Message]) -> Iterator[bytes]:

@@ -36,6 +36,7 @@ def with_variables(config: ServerConfig, environ: Mapping[str, str]) -> ServerCo
     cache = replace(
         config.cache,
         boundaries=environ.get("MLXCEL_DISABLE_BOUNDARY_SNAPSHOT") != "1",
+        warm_up=environ.get("MLXCEL_DISABLE_CACHE_WARMUP") != "1",
         trace=environ.get("MLXCEL_APC_TRACE") == "1",
     )
     chat = config.chat

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from mlxcel.api.errors import ApiError
 from mlxcel.api.openai.reasoning import resolve_budget
 from mlxcel.api.openai.schema import GenerationFields
-from mlxcel.config import CacheConfig, ChatConfig, ServerConfig
-from mlxcel.engine.cache.storage import Reuse
+from mlxcel.config import ChatConfig, ServerConfig
 from tests.engine.scripted import EOS, ScriptedBackend
 
 from ..stub import Served, frames, run, says, serving, with_info
@@ -242,36 +241,3 @@ class TestPromptRoutes:
         ):
             error = self.ask(path, **fields)["error"]
             assert (error["type"], error["param"]) == ("invalid_request_error", param)
-
-
-RETOLD = (
-    "{% for m in messages %}{{ m.role }}: {% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>"
-    "{% endif %}{{ m.content }}\n{% endfor %}"
-)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("reuse", "config", "fields", "echoed"),
-    [
-        (Reuse.WHOLE, ServerConfig(), {}, True),
-        (Reuse.BEGINNING, ServerConfig(), {}, False),
-        (Reuse.WHOLE, ServerConfig(), {"cache_prompt": False}, False),
-        (Reuse.WHOLE, ServerConfig(cache=CacheConfig(cache_prompt=False)), {}, False),
-        (Reuse.WHOLE, configured(reasoning_echo=0), {}, False),
-    ],
-)
-def test_reasoning_returns_to_a_conversation_that_comes_without_it(
-    stream: bool, reuse: Reuse, config: ServerConfig, fields: dict[str, Any], echoed: bool
-) -> None:
-    async def work() -> None:
-        asked = [{"role": "user", "content": "hi"}]
-        async with serving(with_info(thinker(template=RETOLD), reuse=reuse), config) as served:
-            assert (await served.chat(messages=asked, stream=stream, **fields)).is_success
-            messages = [*asked, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "and?"}]
-            for preserved in (True, False):
-                body = {"messages": messages, "preserve_thinking": preserved, **fields}
-                prompt = (await served.http.post("/apply-template", json=body)).json()["prompt"]
-                assert ("<think>hm hm</think>Yes." in prompt) == (echoed and preserved)
-
-    run(work())

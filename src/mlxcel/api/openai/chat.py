@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -13,20 +15,20 @@ from starlette.types import ASGIApp
 from mlxcel.api.auth import tenant
 from mlxcel.api.body import read_json
 from mlxcel.api.errors import invalid
-from mlxcel.api.openai import unserved
-from mlxcel.api.openai.caching import wants_cache
+from mlxcel.api.openai import next_turn, unserved
 from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
 from mlxcel.api.openai.messages import check_input, check_media, plain_messages
 from mlxcel.api.openai.schema import ChatRequest
 from mlxcel.api.openai.structured import response_rule, wanted_schema
 from mlxcel.api.openai.wire import ChatWire
 from mlxcel.api.state import AppState, ServedModel
-from mlxcel.chat.echo import OverheardStream
 from mlxcel.chat.kwargs import request_kwargs
+from mlxcel.chat.overheard import OverheardStream
 from mlxcel.chat.prompt import Prompt
 from mlxcel.chat.reasoning import PlainReader, make_reader
 from mlxcel.chat.stream import MessageStream, ReasoningFormat
 from mlxcel.chat.tool_choice import ToolUse, instruct, read_tools
+from mlxcel.config import ChatConfig
 from mlxcel.engine.cache.storage import Reuse
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
@@ -50,7 +52,11 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     config = state.config.chat
     spelling = None if config.skip_parsing else model.prompts.spelling
     generations = submit(state, model, request, chat, prompt, logprobs, rule=rule, budget=budget, spelling=spelling)
-    streams = [_message_stream(state, model, who, chat, prompt, tools) for _ in range(n)]
+    ended = None
+    if next_turn.matters(state, model, chat):
+        arguments = partial(_prompt_arguments, state, model, who, chat, tools)
+        ended = next_turn.NextTurn(state, model, chat, generations[0].request, arguments).answered
+    streams = [_message_stream(config, model, prompt, tools, ended) for _ in range(n)]
     wire = ChatWire(model.info.name, logprobs is not None, streams, alias=config.reasoning_alias == "reasoning")
     return await answer(state, request, chat, generations, wire, counted=True)
 
@@ -88,17 +94,12 @@ def _check(chat: ChatRequest) -> ToolUse:
     return tools
 
 
-def _echoes(state: AppState, model: ServedModel, chat: ChatRequest) -> bool:
-    """Whether a conversation's reasoning is put back: the state of such a model fits only the turns that it wrote."""
-    return model.info.reuse is Reuse.WHOLE and state.config.cache.kept and wants_cache(chat)
-
-
 def _prompt_arguments(
     state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse
 ) -> dict[str, Any]:
     """How the template is rendered. Raises ApiError, PromptError."""
     messages = plain_messages(chat.messages)
-    if _echoes(state, model, chat):
+    if next_turn.matters(state, model, chat):
         messages = state.echo.recall(who, messages)
     return {
         "messages": instruct(messages, tools.instruction),
@@ -120,13 +121,10 @@ def _render(state: AppState, model: ServedModel, who: str, chat: ChatRequest, to
 
 
 def _message_stream(
-    state: AppState, model: ServedModel, who: str, chat: ChatRequest, prompt: Prompt, tools: ToolUse
+    config: ChatConfig, model: ServedModel, prompt: Prompt, tools: ToolUse, ended: Callable[[str, str], None] | None
 ) -> MessageStream:
-    config = state.config.chat
     if config.skip_parsing:
         return MessageStream(PlainReader(), ReasoningFormat.CONTENT)
     reader = make_reader(model.prompts.dialect, inside=prompt.thinking, calls=bool(tools.shown))
     style = ReasoningFormat(config.reasoning_format)
-    if _echoes(state, model, chat):
-        return OverheardStream(reader, style, state.echo, who, plain_messages(chat.messages))
-    return MessageStream(reader, style)
+    return MessageStream(reader, style) if ended is None else OverheardStream(reader, style, ended)
