@@ -11,19 +11,13 @@ is not such a near tie.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
 
-from benchmarks.peers import ServerProcess, ServerSettings
+from benchmarks.own_server import make_parser, own_server, print_and_exit
 
 NEAR_TIE = 1e-3
 """Largest difference of two log probabilities that counts as equal."""
@@ -107,18 +101,14 @@ async def run(url: str, new_tokens: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Compare, print and set the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
+    parser = make_parser(__doc__)
     parser.add_argument("--new-tokens", type=int, default=48)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="compute threads of the server")
     arguments = parser.parse_args()
-    settings = ServerSettings(arguments.model, arguments.threads, len(QUESTIONS), _SLOT_CONTEXT)
-    with tempfile.TemporaryDirectory() as logs, ServerProcess.ours(settings, Path(logs) / "ours.log") as server:
+    with own_server(arguments, len(QUESTIONS), _SLOT_CONTEXT) as server:
         reports = asyncio.run(run(server.url, arguments.new_tokens))
     passed = all(report["passed"] for report in reports)
     same = sum(report["same"] for report in reports)
-    print(json.dumps({"passed": passed, "same": same, "of": len(reports), "prompts": reports}, indent=2))
-    sys.exit(0 if passed else 1)
+    print_and_exit({"passed": passed, "same": same, "of": len(reports), "prompts": reports})
 
 
 if __name__ == "__main__":

@@ -13,19 +13,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
 
 from benchmarks.client import Stream, percentile, prompt_text, stream_completion
-from benchmarks.peers import ServerProcess, ServerSettings
+from benchmarks.own_server import make_parser, own_server, print_and_exit
 from benchmarks.serving import machine, versions
 
 _STREAMS = 4
@@ -129,11 +125,7 @@ async def turn(client: httpx.AsyncClient, number: int, words: int, most_gap: flo
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run all turns and return the report."""
     flags = ("--prefill-grant-interval", str(_GRANT_INTERVAL), *arguments.flags.split())
-    settings = ServerSettings(arguments.model, arguments.threads, _STREAMS + 2, _WINDOW)
-    with (
-        tempfile.TemporaryDirectory() as logs,
-        ServerProcess.ours(settings, Path(logs) / "ours.log", *flags) as server,
-    ):
+    with own_server(arguments, _STREAMS + 2, _WINDOW, *flags) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=_TIMEOUT) as client:
             turns = [await turn(client, number, arguments.words, arguments.gap) for number in range(arguments.repeat)]
     return {
@@ -147,16 +139,12 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print and set the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
+    parser = make_parser(__doc__)
     parser.add_argument("--words", type=int, default=6000, help="of the long prompt: about as many tokens")
     parser.add_argument("--flags", default="", help="more flags of the server, in one word")
     parser.add_argument("--gap", type=float, default=0.5, help="longest pause of a stream, in seconds")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="compute threads of the server")
-    report = asyncio.run(measure(parser.parse_args()))
-    print(json.dumps(report, indent=2))
-    sys.exit(0 if report["passed"] else 1)
+    print_and_exit(asyncio.run(measure(parser.parse_args())))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,9 @@ class Row:
     """A sequence of the bare loop."""
 
     sampler: Sampler
+    mask: None = None
     alternatives: int | None = None
+    forced: int | None = None
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.mixture import send_mixture
-from benchmarks.peers import ServerProcess, ServerSettings
+from benchmarks.own_server import make_parser, own_server, print_and_exit
 from benchmarks.serving import machine, versions
 
 STRETCHES = 10
@@ -54,12 +50,8 @@ def slope(samples: Sequence[Sample]) -> tuple[float, float]:
 
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the clients and return the report."""
-    settings = ServerSettings(arguments.model, arguments.threads, SLOTS, SLOT_CONTEXT)
     samples: list[Sample] = []
-    with (
-        tempfile.TemporaryDirectory() as logs,
-        ServerProcess.ours(settings, Path(logs) / "ours.log", *CACHE) as server,
-    ):
+    with own_server(arguments, SLOTS, SLOT_CONTEXT, *CACHE) as server:
         began = time.monotonic()
         end = 60 * arguments.minutes
 
@@ -96,17 +88,13 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print and set the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
+    parser = make_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--warm-up", type=float, default=0.25, help="share of the time that is not looked at")
     parser.add_argument("--allowed", type=float, default=5, help="MiB an hour")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="compute threads of the server")
-    report = asyncio.run(measure(parser.parse_args()))
-    print(json.dumps(report, indent=2))
-    sys.exit(0 if report["passed"] else 1)
+    print_and_exit(asyncio.run(measure(parser.parse_args())))
 
 
 if __name__ == "__main__":

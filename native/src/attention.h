@@ -37,10 +37,12 @@ struct AttentionConfig {
 
 // `count` new tokens of one sequence at positions `position` on. Their rows in the batch start at `row`; `blocks` is
 // the sequence's block table, with a block of its own wherever the new tokens go. Blocks that lie wholly before the
-// window of the first token are not looked at.
+// window of the first token are not looked at. A sequence that has forgotten tokens has no blocks for them, and
+// positions count what it has; ropes turn by the place in the text, `forgotten` further on.
 struct Segment {
   const int32_t* blocks;
   int position, count, row;
+  int forgotten = 0;
 };
 
 // --- what the kernels of one instruction set do

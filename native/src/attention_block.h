@@ -180,7 +180,7 @@ static void prepare_queries(const AttentionTask& task, const AttentionTile& tile
   const AttentionConfig& config = *task.config;
   const int n = config.head_dim, group = config.group();
   for (int r = 0; r < tile.rows; r++) {
-    const int token = tile.first_row + r, position = tile.segment.position + token;
+    const int token = tile.first_row + r, position = tile.segment.position + tile.segment.forgotten + token;
     const float* row = task.qkv + static_cast<size_t>(tile.segment.row + token) * config.row_elements();
     for (int h = 0; h < group; h++, out += n) {
       prepare_head(task, row + (tile.kv_head * group + h) * n, config.q_norm, position, config.scale, out);
@@ -196,7 +196,7 @@ static void append(const AttentionTask& task, const Segment& segment, int first,
     const float* row = task.qkv + static_cast<size_t>(segment.row + first + r) * config.row_elements();
     const float* key = row + (config.heads + kv_head) * n;
     const float* value = key + config.kv_heads * n;
-    prepare_head(task, key, config.k_norm, position + r, 1.0f, keys[r]);
+    prepare_head(task, key, config.k_norm, position + segment.forgotten + r, 1.0f, keys[r]);
     for (int d = 0; d < n; d += 16) store_bf16(values[r] + d, load(value + d));
   }
   const int in_block = position % kv_block;

@@ -82,6 +82,8 @@ class Survivors {
   float* own_ = nullptr;       // what x_ points to once it is not the row
 };
 
+bool is_possible(float logit) { return logit > -kInfinity; }
+
 void top_n_sigma(Survivors& survivors, double n) {
   const Spread spread = survivors.kernels().spread(survivors.logits(), survivors.count(), survivors.peak());
   const double mean = spread.distances / spread.count;
@@ -94,13 +96,15 @@ void p_less(Survivors& survivors, double temperature) {
   survivors.keep_at_least(survivors.peak() + temperature * std::log(moments.squares / moments.mass));
 }
 
-void exclude_top_choices(Survivors& survivors, double threshold) {
+void exclude_top_choices(Survivors& survivors, double threshold, int min_keep) {
   const double least_mass = threshold * survivors.mass(1.0);
   const double limit = least_mass > 0.0 ? survivors.peak() + std::log(least_mass) : -kInfinity;
   const float above = std::nextafter(static_cast<float>(limit), kInfinity);
   int64_t* const top = scratch<struct TopChoices, int64_t>(survivors.count());
   const int count = survivors.kernels().at_least(survivors.logits(), survivors.count(), above, top);
   if (count < 2) return;
+  const float* const x = survivors.logits();
+  if (min_keep > 1 && std::count_if(x, x + survivors.count(), is_possible) - (count - 1) < min_keep) return;
   int least = 0;
   for (int i = 1; i < count; i++) least = survivors.logits()[top[i]] <= survivors.logits()[top[least]] ? i : least;
   std::copy(top + least + 1, top + count, top + least);
@@ -109,7 +113,7 @@ void exclude_top_choices(Survivors& survivors, double threshold) {
 
 double dynamic_temperature(const Survivors& survivors, const Chain& chain) {
   const float* const x = survivors.logits();
-  const auto finite = std::count_if(x, x + survivors.count(), [](float logit) { return logit > -kInfinity; });
+  const auto finite = std::count_if(x, x + survivors.count(), is_possible);
   if (finite < 2) return chain.temperature;
   const Moments moments = survivors.moments(1.0);
   const double entropy = std::log2(moments.mass) + moments.exponents / moments.mass;
@@ -163,16 +167,22 @@ void mirostat(Survivors& survivors, int version, double temperature, double surp
 void truncate(Survivors& survivors, const Chain& chain, const Step& step) {
   if (chain.top_n_sigma > 0.0) top_n_sigma(survivors, chain.top_n_sigma);
   if (chain.p_less) p_less(survivors, chain.temperature);
+  // Those that the stage keeps, or the likeliest ones when they are too few.
   const auto keep = [&](auto stage, auto... values) {
     survivors.keep([&](int64_t* out) {
-      return stage(survivors.kernels(), survivors.logits(), survivors.count(), values..., out);
+      const float* const x = survivors.logits();
+      const int n = survivors.count(), count = stage(survivors.kernels(), x, n, values..., out);
+      return count < chain.min_keep ? top_k(survivors.kernels(), x, n, chain.min_keep, out) : count;
     });
   };
-  if (chain.typical_p < 1.0) keep(typical, survivors.peak(), chain.typical_p);
+  if (chain.typical_p < 1.0) keep(typical, survivors.peak(), chain.typical_p, chain.min_keep);
   if (chain.top_k > 0 && chain.top_k < survivors.count()) keep(top_k, chain.top_k);
   if (chain.top_p < 1.0) keep(nucleus, survivors.peak(), chain.top_p);
-  if (chain.min_p > 0.0) survivors.keep_at_least(survivors.peak() + std::log(std::min(chain.min_p, 1.0)));
-  if (step.exclude_top) exclude_top_choices(survivors, chain.xtc_threshold);
+  const auto at_least = [](const LogitKernels& kernels, const float* x, int n, double threshold, int64_t* out) {
+    return kernels.at_least(x, n, static_cast<float>(threshold), out);
+  };
+  if (chain.min_p > 0.0) keep(at_least, survivors.peak() + std::log(std::min(chain.min_p, 1.0)));
+  if (step.exclude_top) exclude_top_choices(survivors, chain.xtc_threshold, chain.min_keep);
 }
 
 Choice draw_plain(const Survivors& survivors, double temperature, double uniform) {

@@ -18,6 +18,7 @@ struct Chain {
   int top_k = 0;
   double top_p = 1.0;
   double min_p = 0.0;
+  int min_keep = 0;  // tokens that typical_p, top_p, min_p and XTC leave at least
   double xtc_threshold = 0.1;
   double dynatemp_range = 0.0;
   double dynatemp_exponent = 1.0;

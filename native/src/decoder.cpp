@@ -37,7 +37,7 @@ void Decoder::step(std::span<const int32_t> tokens, std::span<const Piece> piece
   std::vector<int32_t> last_rows;
   int reach = 0;
   for (const Segment& segment : segments) {
-    reach = std::max(reach, segment.position + segment.count);
+    reach = std::max(reach, segment.position + segment.forgotten + segment.count);
     last_rows.push_back(segment.row + segment.count - 1);
   }
   for (RopeTable& rope : model_.ropes) rope.reserve(reach);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -147,7 +148,8 @@ int nucleus(const LogitKernels& kernels, const float* x, int n, float peak, doub
   return drop_below([x](int64_t i) { return x[i]; }, crossing.key, crossing.ties, positions, count);
 }
 
-int typical(const LogitKernels& kernels, const float* x, int n, float peak, double p, int64_t* positions) {
+int typical(const LogitKernels& kernels, const float* x, int n, float peak, double p, int min_keep,
+            int64_t* positions) {
   const float scale = weight_scale(1.0);
   if (!std::isfinite(peak)) return 0;
   const Moments moments = kernels.moments(x, n, peak, scale);
@@ -180,7 +182,17 @@ int typical(const LogitKernels& kernels, const float* x, int n, float peak, doub
   }
   const auto [least, most] = std::minmax_element(keys, keys + close);
   const Crossing crossing = find_crossing(keys, weights, close, *least, *most, target);
-  return drop_below(closeness, crossing.key, crossing.ties, positions, count);
+  const int kept = drop_below(closeness, crossing.key, crossing.ties, positions, count);
+  if (kept >= std::min(min_keep, n)) return kept;
+  std::iota(positions, positions + n, 0);
+  const auto closer = [&](int64_t a, int64_t b) {
+    const float first = closeness(a), second = closeness(b);
+    return first != second ? first > second : a < b;
+  };
+  min_keep = std::min(min_keep, n);
+  std::partial_sort(positions, positions + min_keep, positions + n, closer);
+  std::sort(positions, positions + min_keep);
+  return min_keep;
 }
 
 Drawn draw(const LogitKernels& kernels, const float* x, int n, float peak, double temperature, double uniform) {

@@ -64,7 +64,9 @@ int top_k(const LogitKernels& kernels, const float* x, int n, int k, int64_t* po
 // largest element.
 int nucleus(const LogitKernels& kernels, const float* x, int n, float peak, double p, int64_t* positions);
 // The same for another ranking: elements whose probability is closest to what the entropy of the row says come first.
-int typical(const LogitKernels& kernels, const float* x, int n, float peak, double p, int64_t* positions);
+// If there are so many, at least `min_keep`.
+int typical(const LogitKernels& kernels, const float* x, int n, float peak, double p, int min_keep,
+            int64_t* positions);
 
 struct Drawn {
   int position;

@@ -124,14 +124,14 @@ void register_logits(nb::module_& m) {
   nb::class_<Chain>(m, "Chain", "How one sequence is sampled; see mlxcel/engine/sampling.")
       .def("__init__",
            [](Chain* self, bool greedy, double temperature, double top_n_sigma, bool p_less, double typical_p,
-              int top_k, double top_p, double min_p, double xtc_threshold, double dynatemp_range,
+              int top_k, double top_p, double min_p, int min_keep, double xtc_threshold, double dynatemp_range,
               double dynatemp_exponent, int mirostat, bool adaptive) {
-             new (self) Chain{greedy, temperature, top_n_sigma, p_less, typical_p, top_k, top_p, min_p, xtc_threshold,
-                              dynatemp_range, dynatemp_exponent, mirostat, adaptive};
+             new (self) Chain{greedy, temperature, top_n_sigma, p_less, typical_p, top_k, top_p, min_p, min_keep,
+                              xtc_threshold, dynatemp_range, dynatemp_exponent, mirostat, adaptive};
            },
            nb::kw_only(), "greedy"_a, "temperature"_a, "top_n_sigma"_a, "p_less"_a, "typical_p"_a, "top_k"_a,
-           "top_p"_a, "min_p"_a, "xtc_threshold"_a, "dynatemp_range"_a, "dynatemp_exponent"_a, "mirostat"_a,
-           "adaptive"_a);
+           "top_p"_a, "min_p"_a, "min_keep"_a, "xtc_threshold"_a, "dynatemp_range"_a, "dynatemp_exponent"_a,
+           "mirostat"_a, "adaptive"_a);
 
   nb::class_<Rows>(m, "Rows", "Works on rows of logits.")
       .def(nb::init<int>(), "threads"_a, "With threads of its own.")

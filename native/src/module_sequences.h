@@ -19,6 +19,11 @@ void bind_sequences(nanobind::class_<Owner, Extra...>& bound) {
       .def("open", [](Owner& owner) { return owner.sequences().open(); }, "A new, empty sequence.")
       .def("close", [](Owner& owner, int sequence) { owner.sequences().close(sequence); }, "sequence"_a)
       .def("length", [](Owner& owner, int sequence) { return owner.sequences().length(sequence); }, "sequence"_a)
+      .def("position", [](Owner& owner, int sequence) { return owner.sequences().position(sequence); }, "sequence"_a,
+           "The place of the next token in the text.")
+      .def("forget",
+           [](Owner& owner, int sequence, int first, int count) { owner.sequences().forget(sequence, first, count); },
+           "sequence"_a, "first"_a, "count"_a, "Let `count` tokens after the first `first` go, both whole blocks.")
       .def("fork", [](Owner& owner, int sequence, int length) { return owner.sequences().fork(sequence, length); },
            "sequence"_a, "length"_a, "A new sequence that begins with `length` tokens of another one, without a copy.")
       .def("blocks",

@@ -33,13 +33,25 @@ void Sequences::close(int sequence) {
 }
 
 int Sequences::fork(int sequence, int length) {
-  if (length < 0 || length > at(sequence).length) throw std::invalid_argument("a sequence has no such beginning");
+  if (length < 0 || length > at(sequence).length || at(sequence).forgotten > 0)
+    throw std::invalid_argument("a sequence has no such beginning");
   const int index = open();
   const std::span<const int32_t> shared = blocks(sequence).first(blocks_for(length));
   for (const int32_t block : shared) pool_.share(block);
   at(index).blocks.assign(shared.begin(), shared.end());
   at(index).length = length;
   return index;
+}
+
+void Sequences::forget(int sequence, int first, int count) {
+  Sequence& from = at(sequence);
+  if (first < 0 || count < 0 || first % kv_block != 0 || count % kv_block != 0 || count > from.length - first)
+    throw std::invalid_argument("a sequence has no such blocks to forget");
+  const auto begin = from.blocks.begin() + first / kv_block, end = begin + count / kv_block;
+  std::for_each(begin, end, [&](int32_t block) { pool_.release(block); });
+  from.blocks.erase(begin, end);
+  from.length -= count;
+  from.forgotten += count;
 }
 
 std::span<const int32_t> Sequences::blocks(int sequence) const {
@@ -91,7 +103,7 @@ std::vector<Segment> Sequences::segments(std::span<const Piece> pieces) const {
   int row = 0;
   for (const Piece& piece : pieces) {
     const Sequence& sequence = at(piece.sequence);
-    segments.push_back({sequence.blocks.data(), sequence.length, piece.count, row});
+    segments.push_back({sequence.blocks.data(), sequence.length, piece.count, row, sequence.forgotten});
     row += piece.count;
   }
   return segments;

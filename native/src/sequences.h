@@ -27,9 +27,16 @@ class Sequences {
   void close(int sequence);
   int length(int sequence) const { return at(sequence).length; }
 
+  // The place of the next token in the text: the length, and what was forgotten.
+  int position(int sequence) const { return at(sequence).length + at(sequence).forgotten; }
+
   // A new sequence that begins with the first `length` tokens of `sequence`. They share blocks; whoever writes into a
-  // block that it shares gets its own copy first. Throws std::invalid_argument for a length that `sequence` has not.
+  // block that it shares gets its own copy first. Throws std::invalid_argument for a length that `sequence` has not, and
+  // for one that has forgotten something.
   int fork(int sequence, int length);
+  // Let the `count` tokens after the first `first` go, both whole blocks. The others stay as they are: keys are turned
+  // by their places in the text. Throws std::invalid_argument for tokens that are not there.
+  void forget(int sequence, int first, int count);
   // The blocks that hold the tokens of a sequence.
   std::span<const int32_t> blocks(int sequence) const;
   // How many of a sequence's blocks nobody else has: `close` frees them.
@@ -47,7 +54,8 @@ class Sequences {
  private:
   struct Sequence {
     std::vector<int32_t> blocks;
-    int length = 0;
+    int length = 0;     // tokens that are stored
+    int forgotten = 0;  // tokens that are not any more
     bool open = false;
   };
   const Sequence& at(int sequence) const;

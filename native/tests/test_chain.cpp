@@ -23,7 +23,7 @@ std::vector<float> row_of(int n, unsigned seed) {
 
 // Chains with one stage each, and with several.
 std::vector<Chain> chains() {
-  std::vector<Chain> all(12);
+  std::vector<Chain> all(13);
   all[1].top_n_sigma = 1.0;
   all[2].p_less = true;
   all[3].typical_p = 0.9;
@@ -41,6 +41,8 @@ std::vector<Chain> chains() {
   all[11].top_p = 0.9;
   all[11].min_p = 0.01;
   all[11].dynatemp_range = 0.2;
+  all[12] = all[11];
+  all[12].min_keep = 30;
   return all;
 }
 

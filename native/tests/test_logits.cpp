@@ -145,7 +145,7 @@ TEST(logits_typical) {
       double sum = 0.0;
       size_t needed = 0;
       while (needed == 0 || sum < p * total) sum += weights[ranked[needed++]];
-      CHECK(select(n, [&](int64_t* out) { return typical(kernels, row.data(), n, peak, p, out); }) ==
+      CHECK(select(n, [&](int64_t* out) { return typical(kernels, row.data(), n, peak, p, 0, out); }) ==
             rising(ranked, needed));
     }
   });
@@ -299,7 +299,7 @@ TEST(logits_without_numbers) {
           select(n, [&](int64_t* out) { return top_k(logits, row.data(), n, n / 2 + 1, out); });
           const float peak = logits.max(row.data(), n);
           select(n, [&](int64_t* out) { return nucleus(logits, row.data(), n, peak, 0.5, out); });
-          select(n, [&](int64_t* out) { return typical(logits, row.data(), n, peak, 0.5, out); });
+          select(n, [&](int64_t* out) { return typical(logits, row.data(), n, peak, 0.5, 0, out); });
           const int drawn = draw(logits, row.data(), n, peak, 1.0, 0.5).position;
           CHECK(drawn >= 0 && drawn < n);
           const Positions found = select(n, [&](int64_t* out) { return logits.at_least(row.data(), n, 0.0f, out); });

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -89,8 +90,48 @@ TEST(sequences_fork_and_write) {
   CHECK(numbers.pool.used() == 0);
 }
 
+TEST(sequences_forget) {
+  Numbers numbers(8);
+  const int first = numbers.sequences.open();
+  numbers.append(first, counting(0, 200));
+  const int second = numbers.sequences.fork(first, 150);
+  numbers.sequences.forget(second, 64, 64);
+  CHECK(numbers.tokens(second) == joined(counting(0, 64), counting(128, 22)));
+  CHECK(numbers.sequences.length(second) == 86 && numbers.sequences.position(second) == 150);
+  CHECK(numbers.tokens(first) == counting(0, 200));
+  numbers.append(second, counting(1000, 50));
+  CHECK(numbers.sequences.position(second) == 200);
+  CHECK(numbers.tokens(first) == counting(0, 200));
+  const Sequences::Piece piece{second, 1};
+  numbers.sequences.reserve({&piece, 1});
+  const Segment segment = numbers.sequences.segments({&piece, 1})[0];
+  CHECK(segment.position == 136 && segment.forgotten == 64);
+  numbers.sequences.close(first);
+  CHECK(numbers.pool.used() == 3);
+  numbers.sequences.close(second);
+  CHECK(numbers.pool.used() == 0);
+  CHECK(numbers.sequences.position(numbers.sequences.open()) == 0);
+}
+
+TEST(sequences_forget_refuses_what_is_not_there) {
+  Numbers numbers(8);
+  const int sequence = numbers.sequences.open();
+  numbers.append(sequence, counting(0, 200));
+  const std::pair<int, int> wrong[] = {{-64, 64}, {64, -64}, {64, 192}, {32, 64}, {64, 32}, {256, 0}};
+  for (const auto& [first, count] : wrong) {
+    bool refused = false;
+    try {
+      numbers.sequences.forget(sequence, first, count);
+    } catch (const std::invalid_argument&) {
+      refused = true;
+    }
+    CHECK(refused);
+  }
+  CHECK(numbers.tokens(sequence) == counting(0, 200));
+}
+
 TEST(sequences_fork_refuses_what_is_not_there) {
-  Numbers numbers(2);
+  Numbers numbers(3);
   const int sequence = numbers.sequences.open();
   numbers.append(sequence, {1, 2, 3});
   for (const int length : {-1, 4}) {
@@ -102,6 +143,15 @@ TEST(sequences_fork_refuses_what_is_not_there) {
     }
     CHECK(refused);
   }
+  numbers.append(sequence, counting(3, 125));
+  numbers.sequences.forget(sequence, 0, 64);
+  bool refused = false;
+  try {
+    numbers.sequences.fork(sequence, 1);  // its first token is another one
+  } catch (const std::invalid_argument&) {
+    refused = true;
+  }
+  CHECK(refused);
 }
 
 // Random forks, appends and ends, within a budget that is often used up.

@@ -73,6 +73,9 @@ STUCK_GUARD = 300.0
 MIN_SLOT_CONTEXT = 512
 """Least tokens of context a slot is started with."""
 
+MIN_KV_SIZE = 256
+"""Least tokens whose keys and values are kept of a sequence, when not all are."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -102,6 +105,9 @@ class EngineConfig:
     """A full context loses old tokens instead of ending the generation."""
     keep: int = 0
     """First tokens that stay then; -1: the prompt."""
+
+    max_kv_size: int | None = None
+    """Tokens of a sequence whose keys and values are kept: the first ones and the latest; None: all."""
 
     @property
     def slots(self) -> int:
@@ -141,6 +147,8 @@ class CacheConfig:
     snapshot_ttl: float = 7200
     boundaries: bool = True
     """Keep such a state where a chat's history ends, too."""
+    warm_up: bool = True
+    """Extend such a state over the answer while there is nothing else to do."""
     trace: bool = False
     """Log every state that is kept, taken over or refused."""
     apc_enabled: bool = True
@@ -171,6 +179,11 @@ class CacheConfig:
     def kept(self) -> bool:
         """Whether there is a prompt cache."""
         return self.cache_prompt and self.enabled and not self.refused and self.capacity_bytes != 0
+
+
+SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+SAMPLER_LETTERS = "edskypmxt"
+"""The one order of sampling stages, as llama.cpp's server writes its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +247,8 @@ class ChatConfig:
     """Answers are passed on as the model writes them."""
     prefill_assistant: bool = True
     """A last message of the assistant is the beginning of the answer."""
+    reasoning_echo: int = 16 << 20
+    """Bytes of reasoning that are remembered for clients which send answers back without it; 0: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

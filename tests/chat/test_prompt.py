@@ -12,6 +12,7 @@ from mlxcel.chat.prompt import PromptBuilder
 from mlxcel.engine.thinking import ThinkingRule
 from tests.chat.tokenizers import CharTokenizer, MarkerTokenizer
 
+ANSWER = {"role": "assistant", "content": "Yes.", "reasoning_content": "hm"}
 ASK = [{"role": "user", "content": "Hi"}]
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 WITH_BOS = "{{ bos_token }}" + PLAIN
@@ -151,6 +152,27 @@ class TestHistory:
 
     def test_it_is_looked_for_on_request_only(self) -> None:
         assert builder(self.SCAFFOLD).chat(ASK, kwargs={}).history is None
+
+
+class TestNextBeginning:
+    SOURCE = (
+        "{% for m in messages %}<{{ m.role }}>{% if m.thinking %}({{ m.thinking }}){% endif %}{{ m.content }};"
+        "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+
+    @pytest.mark.parametrize("preserved", [False, True])
+    def test_it_is_what_the_next_prompt_begins_with(self, preserved: bool) -> None:
+        prompts, kwargs = builder(self.SOURCE), {"preserve_thinking": preserved}
+        beginning = prompts.next_beginning(ASK, ANSWER, kwargs=kwargs)
+        thoughts = "(hm)" if preserved else ""
+        assert "".join(map(chr, beginning)) == f"<user>Hi;<assistant>{thoughts}Yes.;<user>"
+        for question in ("Why?", "2 + 2", "Wh", "anything else"):
+            following = [*ASK, ANSWER, {"role": "user", "content": question}]
+            assert prompts.chat(following, kwargs=kwargs).tokens[: len(beginning)] == beginning
+
+    def test_a_template_that_refuses_says_so(self) -> None:
+        with pytest.raises(PromptError):
+            builder(None).next_beginning(ASK, ANSWER, kwargs={})
 
 
 class TestThinking:

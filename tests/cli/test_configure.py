@@ -82,6 +82,14 @@ def test_no_secret_is_in_the_text_of_a_configuration() -> None:
 
 def test_variables_without_a_flag_take_a_one() -> None:
     for value, turned in (("1", True), ("true", False), ("", False)):
-        environ = {"MLXCEL_APC_TRACE": value, "MLXCEL_DISABLE_BOUNDARY_SNAPSHOT": value}
-        cache = with_variables(ServerConfig(), environ).cache
-        assert (cache.trace, cache.boundaries) == (turned, not turned)
+        names = ("MLXCEL_APC_TRACE", "MLXCEL_DISABLE_BOUNDARY_SNAPSHOT", "MLXCEL_DISABLE_CACHE_WARMUP")
+        cache = with_variables(ServerConfig(), dict.fromkeys(names, value)).cache
+        assert (cache.trace, cache.boundaries, cache.warm_up) == (turned, not turned, not turned)
+
+
+def test_the_memory_for_reasoning_is_a_size() -> None:
+    for value, size in (("1K", 1024), ("0", 0), ("", 0)):
+        assert with_variables(ServerConfig(), {"MLXCEL_REASONING_ECHO_MAX_BYTES": value}).chat.reasoning_echo == size
+    assert with_variables(ServerConfig(), {}) == ServerConfig()
+    with pytest.raises(FlagError, match="MLXCEL_REASONING_ECHO_MAX_BYTES expects a number of bytes"):
+        with_variables(ServerConfig(), {"MLXCEL_REASONING_ECHO_MAX_BYTES": "much"})

@@ -114,6 +114,7 @@ SETTINGS = {
     "--allow-json-object": (None, True),
     "--enable-preemption": (None, True),
     "--context-shift": (None, True),
+    "--max-kv-size": ("4096", 4096),
     "--keep": ("-1", -1),
     "--decode-timeout": ("2.5", 2.5),
     "--log-file": ("/log", Path("/log")),
@@ -173,7 +174,7 @@ def test_every_field_of_the_configuration_has_a_flag() -> None:
     }
     targets = {flag.target for flag in SERVED_FLAGS if flag.target}
     assert targets <= fields
-    of_variables = {"cache.boundaries", "cache.trace"}
+    of_variables = {"cache.boundaries", "cache.trace", "cache.warm_up", "chat.reasoning_echo"}
     assert fields - targets == {"network.max_body_bytes", *of_variables}
 
 

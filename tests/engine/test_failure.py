@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 
 from mlxcel.config import EngineConfig
+from mlxcel.engine import engine as engine_module
+from mlxcel.engine import generation as generation_module
+from mlxcel.engine import worker as worker_module
 from mlxcel.engine.cache.storage import Reuse
 from mlxcel.engine.engine import EngineState
 from mlxcel.engine.errors import Dead, Stuck
@@ -90,24 +94,52 @@ def test_who_comes_while_a_step_hangs_waits_as_long_as_the_others() -> None:
     run(test)
 
 
-def test_slow_prompts_and_those_behind_them_are_left_alone() -> None:
+class Clock:
+    """What the engine has instead of `time`: it passes when it is told to."""
+
+    perf_counter = staticmethod(time.perf_counter)
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        for module in (engine_module, worker_module, generation_module):
+            patch.setattr(module, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_slow_prompts_and_those_behind_them_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading takes longer than the limit, and so does waiting for it; each step of it does not."""
+    clock = Clock(monkeypatch)
 
     async def test() -> None:
-        backend = ScriptedBackend()
-        backend.fail_prefill = lambda tokens: time.sleep(0.2)
+        backend, loop = ScriptedBackend(), asyncio.get_running_loop()
         config = EngineConfig(parallel=1, prefill_chunk_size=2, decode_timeout=1.5)
         async with running(backend, config) as engine:
+
+            async def look() -> None:
+                engine._watch()
+                assert engine.state is EngineState.READY
+
+            def read(tokens: Sequence[int]) -> None:
+                clock.now += 1.0
+                asyncio.run_coroutine_threadsafe(look(), loop).result(10)
+
+            backend.fail_prefill = read
             generations = engine.submit([request("a" * 20), request("b")])
             assert [(await collect(generation))[0] for generation in generations] == ["a" * 20, "b"]
+            assert clock.now == 10.0
 
     run(test)
 
 
-def test_an_idle_engine_is_well_however_long_it_idles() -> None:
+def test_an_idle_engine_is_well_however_long_it_idles(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+
     async def test() -> None:
-        async with running(ScriptedBackend(), EngineConfig(decode_timeout=0.01)) as engine:
-            time.sleep(0.1)
+        async with running(ScriptedBackend()) as engine:
+            clock.now += 1e9
+            engine._watch()
             assert engine.state is EngineState.READY
 
     run(test)

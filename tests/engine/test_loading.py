@@ -10,6 +10,7 @@ import pytest
 
 from mlxcel.config import EngineConfig, ModelConfig, SamplingDefaults, ServerConfig
 from mlxcel.engine import loading
+from mlxcel.engine.cache.sizing import NEW_SEQUENCE
 from mlxcel.engine.loading import load_backend
 from mlxcel.engine.native_backend import NativeBackend
 from mlxcel.engine.runner import MlxBackend
@@ -40,6 +41,22 @@ def test_a_server_wide_bias_on_a_token_the_model_lacks_stops_the_start(checkpoin
     unknown = dataclasses.replace(CPU, sampling=SamplingDefaults(logit_bias=((1, 1.0), (10**9, 1.0))))
     with pytest.raises(ModelError, match="--logit-bias names the token id 1000000000"):
         load_backend(checkpoint, "tiny", unknown)
+
+
+@pytest.mark.parametrize("kernels", ["", "mlx"])
+@pytest.mark.parametrize(("size", "most"), [(None, None), (300, 256), (4096, None)])
+def test_a_limit_on_kept_tokens_reaches_the_backend_and_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str, size: int | None, most: int | None
+) -> None:
+    """One that the model's window keeps anyway is none."""
+    monkeypatch.setenv("MLXCEL_KERNELS", kernels)
+    checkpoint = tiny.write_gguf(tmp_path / "long.gguf", {**tiny.CONFIG, "max_position_embeddings": 2048})
+    engine = dataclasses.replace(CPU.engine, max_kv_size=size)
+    off = dataclasses.replace(CPU.cache, cache_prompt=False)
+    backend = load_backend(checkpoint, "tiny", dataclasses.replace(CPU, engine=engine, cache=off))
+    assert (backend.info.retention and backend.info.retention.most) == most
+    assert backend.kv.memory.budget == 2 * backend.kv.growth(NEW_SEQUENCE, most or 512)
+    assert (backend.info.kv_limit is None) == (most is not None)
 
 
 def test_mlx_runs_it_on_request(

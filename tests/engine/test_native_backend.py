@@ -12,6 +12,7 @@ import pytest
 from mlx.utils import tree_map
 
 from mlxcel.engine.backend import ModelInfo
+from mlxcel.engine.cache.retention import Retention
 from mlxcel.engine.native_backend import NativeBackend
 from mlxcel.kernels.decoder import build_decoder, decoder_shape
 from mlxcel.models.mlxlm import make_prompt_cache, model_classes
@@ -76,13 +77,20 @@ def make_model(name: str, weights: str) -> nn.Module:
 
 
 def backend(
-    name: str, weights: str, *, precision: str = "default", threads: int = 2, blocks: int = 64
+    name: str,
+    weights: str,
+    *,
+    precision: str = "default",
+    threads: int = 2,
+    blocks: int = 64,
+    retention: Retention | None = None,
 ) -> NativeBackend:
     model = make_model(name, weights)
     shape = decoder_shape(model)
     assert shape is not None
     decoder = build_decoder(model, shape, precision=precision, threads=threads, kv_budget=blocks * shape.kv_block_bytes)
-    return NativeBackend(decoder, ModelInfo(name, ByteTokenizer(), VOCABULARY, 4096, None), VOCABULARY)
+    info = ModelInfo(name, ByteTokenizer(), VOCABULARY, 4096, None)
+    return NativeBackend(decoder, info, VOCABULARY, retention)
 
 
 def reference(name: str, weights: str, tokens: list[int]) -> np.ndarray:

@@ -17,11 +17,13 @@ from mlxcel.engine.cache.storage import Reuse
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.request import GenerationRequest
 from tests.engine.said import GREEDY, Said, said
+from tests.engine.test_engine import until
 from tests.engine.test_native_backend import backend as native_backend
 from tests.engine.test_runner import TO_THE_BIT
 from tests.engine.test_runner import backend as mlx_backend
 
 CACHE = CacheConfig(min_prefix=4, apc_block_size=4)
+SMALL_PIECES = EngineConfig(prefill_chunk_size=16)
 WINDOW = 8
 """Of the small Gemma 3."""
 
@@ -75,9 +77,10 @@ def served(
     test: Callable[[Ask, Engine], Awaitable[None]],
     cache: CacheConfig = CACHE,
     exact: bool = False,
+    config: EngineConfig = SMALL_PIECES,
 ) -> None:
     async def run() -> None:
-        engine = Engine(EngineConfig(prefill_chunk_size=16), lambda: backend, cache)
+        engine = Engine(config, lambda: backend, cache)
         engine.start()
         await engine.wait_ready()
 
@@ -154,6 +157,26 @@ def test_a_whole_state_is_used_by_what_goes_on_from_it(kind: str, family: str) -
         assert stats.reject_model_owned_state == 0
         together = await asyncio.gather(*(ask(tokens) for tokens in (first, second, second)))
         assert [text for text, _ in together] == [cold[0], cold[1], cold[1]]
+        await engine.reset_cache()
+        assert backend.kv.memory.used == 0
+
+    served(backend, test, exact=is_exact(kind, family))
+
+
+@pytest.mark.parametrize(("kind", "family"), WHOLE)
+def test_what_was_read_ahead_is_gone_on_from(kind: str, family: str) -> None:
+    backend = make(kind, family)
+    history = prompt(5 * WINDOW, 1)
+    following = history + prompt(30, 3)
+    ahead = GenerationRequest((*following, 0), history=len(following))
+
+    async def test(ask: Ask, engine: Engine) -> None:
+        cold, _ = await ask(following + prompt(3, 2), cache_prompt=False)
+        await ask(history + prompt(3, 2), history=len(history))
+        inserts = engine.cache_stats().snapshot_inserts
+        engine.warm_up(ahead)
+        await until(lambda: engine.cache_stats().snapshot_inserts > inserts)
+        assert await ask(following + prompt(3, 2)) == (cold, len(following))
         await engine.reset_cache()
         assert backend.kv.memory.used == 0
 

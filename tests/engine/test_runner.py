@@ -13,6 +13,7 @@ from mlxcel.engine.backend import ModelInfo
 from mlxcel.engine.cache.batch import LayerCaches
 from mlxcel.engine.cache.kv_mode import KvMode
 from mlxcel.engine.cache.probe import packing, paged_kv, row_caches
+from mlxcel.engine.cache.retention import Retention
 from mlxcel.engine.loading import warm_up
 from mlxcel.engine.runner import MlxBackend
 from mlxcel.engine.sampling.rows import make_rows
@@ -31,7 +32,7 @@ CASES += [(family, "paged") for family in FAMILIES if family != "mamba2"]
 CASES += [("llama", "int8"), ("qwen3_moe", "int4 values"), ("qwen3_next", "4 bits")]
 
 
-def backend(model_type: str, kind: str = "paged", blocks: int = 5) -> MlxBackend:
+def backend(model_type: str, kind: str = "paged", blocks: int = 5, retention: Retention | None = None) -> MlxBackend:
     """kind: `stock` MLX, the same with caches of a `KvMode`, the `native` kernels with mlx-lm's caches, or with `paged`
     ones, of so many blocks."""
     model = random_model(model_type, seed=3, vocabulary=258)
@@ -49,7 +50,7 @@ def backend(model_type: str, kind: str = "paged", blocks: int = 5) -> MlxBackend
     if kind == "paged":
         paged = paged_kv(model, make, installed.operations, lambda block: blocks * block)
         assert paged is not None
-    caches = row_caches(model, make, paged, lambda cost: 1 << 30)
+    caches = row_caches(model, make, paged, lambda cost: 1 << 30, retention)
     info = ModelInfo(model_type, ByteTokenizer(), 258, 4096, None, can_batch=caches.can_batch)
     return MlxBackend(model, info, installed, caches, make_rows())
 

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from mlxcel.engine.cache.retention import Retention
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest, Priority
 from mlxcel.engine.scheduler import Decode, Preempt, Prefill, Scheduler, Step
@@ -49,6 +50,14 @@ def test_a_long_prompt_comes_in_chunks_and_covers_all_but_its_last_token() -> No
         (8, 10, True),
     ]
     assert isinstance(scheduler.next_step(), Decode)
+
+
+def test_pieces_end_where_something_is_forgotten() -> None:
+    for chunk, ends in ((0, [256, 320, 384, 399]), (100, [100, 200, 256, 320, 384, 399])):
+        scheduler = Scheduler(slots=1, chunk=chunk, grant_interval=2, retention=Retention(256))
+        scheduler.add(sequence(400))
+        steps = [run_step(scheduler) for _ in ends]
+        assert [step.end for step in steps if isinstance(step, Prefill)] == ends
 
 
 def test_chunk_zero_takes_the_prompt_at_once() -> None:
@@ -156,18 +165,14 @@ def test_restart_begins_the_parked_prompt_again() -> None:
     assert step.start == 0
 
 
-def refuse(item: Sequence, decoding: bool) -> bool:
-    return not decoding
-
-
 def test_who_gets_no_memory_waits_until_somebody_leaves_and_is_not_overtaken() -> None:
     row, waiting, later = (sequence(5) for _ in range(3))
     scheduler = settled(row, slots=3)
     asked: list[Sequence] = []
 
-    def admit(item: Sequence, decoding: bool) -> bool:
+    def admit(item: Sequence) -> bool:
         asked.append(item)
-        return refuse(item, decoding)
+        return not scheduler.rows
 
     scheduler.add(waiting)
     scheduler.add(later)
@@ -230,7 +235,7 @@ def test_memory_is_taken_from_a_lower_priority_too() -> None:
     low = sequence(5, Priority.LOW)
     scheduler = settled(low, preemption=True)
     scheduler.add(sequence(5, Priority.HIGH))
-    step = scheduler.next_step(refuse)
+    step = scheduler.next_step(lambda item: False)
     assert isinstance(step, Preempt)
     assert step.sequence is low
 
@@ -288,9 +293,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.requeue(item, for_memory=for_memory)
         self.decodes_while_parked = 0
 
-    def admit(self, item: Sequence, decoding: bool) -> bool:
+    def admit(self, item: Sequence) -> bool:
         assert item is min((i for i in self.model if not i.started), key=lambda i: (i.request.priority, i.arrival))
-        if self.room or not decoding:
+        if self.room or not self.scheduler.rows:
             item.start(0)
             return True
         return False

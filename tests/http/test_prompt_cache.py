@@ -190,6 +190,17 @@ def test_a_full_context_shifts_on_request(default_model_path: Path) -> None:
             assert answer["choices"][0]["finish_reason"] == "length"
 
 
+def test_an_answer_outgrows_what_is_kept_of_it(default_model_path: Path, running: ServerProcess) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 320, "temperature": 0, "ignore_eos": True}
+    whole = httpx.post(f"{running.url}/v1/completions", json={**body, "max_tokens": 230}, timeout=120).json()
+    with server("--model", default_model_path, "--max-kv-size", "300", "--parallel", "1") as small:
+        answer = httpx.post(f"{small.url}/v1/completions", json=body, timeout=120).json()
+        assert answer["usage"]["completion_tokens"] == 320
+        assert answer["choices"][0]["text"].startswith(whole["choices"][0]["text"])
+        assert stats(small)["entries"] == 0
+        assert stats(small)["kv_bytes_used"] == 0
+
+
 def test_a_higher_priority_takes_a_slot_and_the_other_one_goes_on(default_model_path: Path) -> None:
     body = {"messages": chat(story(10, 40), "Count to one hundred."), "temperature": 0}
     body |= {"max_tokens": 400, "ignore_eos": True}

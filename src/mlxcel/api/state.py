@@ -6,12 +6,15 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
 from mlxcel.api.openai.sampling import resolve_defaults
 from mlxcel.api.totals import RequestTotals
+from mlxcel.chat.echo import ReasoningEcho
 from mlxcel.chat.kwargs import server_kwargs
 from mlxcel.chat.prompt import PromptBuilder
 from mlxcel.config import ServerConfig
@@ -67,12 +70,20 @@ class AppState:
         self.created = int(time.time())
         """Unix time of the start, reported as the model's creation too."""
         self.totals = RequestTotals()
+        self.echo = ReasoningEcho(config.chat.reasoning_echo)
         self.prompt_threads = anyio.CapacityLimiter(PROMPT_THREADS)
         """Threads that render and tokenise prompts."""
         self.grammar_threads = anyio.CapacityLimiter(GRAMMAR_THREADS)
         """Threads that compile schemas, which nobody's prompt has to wait for."""
         self._model: ServedModel | None = None
         self._preparing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that no request waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @property
     def context_size(self) -> int:

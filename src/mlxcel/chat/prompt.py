@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ _NO_TEMPLATE = (
     "This model has no chat template. Use /v1/completions with a prompt of your own, or start the server with "
     "--chat-template-file."
 )
+_QUESTIONS = ("Why?", "2 + 2")
+"""Unlike each other from the first letter on."""
 _CUT = "(the answer goes on here)"
 """Marks the end of an answer that is to go on, which is where the prompt ends."""
 
@@ -175,6 +178,32 @@ class PromptBuilder:
         except PromptError:
             return Prompt(tokens, thinking=thinking, lead=lead)
         return Prompt(tokens, self._history_length(text, tokens, before), thinking, lead)
+
+    def next_beginning(
+        self,
+        messages: Sequence[Any],
+        answer: Mapping[str, Any],
+        *,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> tuple[int, ...]:
+        """The tokens that the prompt after `answer` will begin with, whatever the user says next.
+
+        Raises PromptError as `render` does.
+        """
+        following = [
+            self._tokenise(
+                self.render(
+                    [*messages, answer, {"role": "user", "content": question}],
+                    kwargs=kwargs,
+                    tools=tools,
+                    add_generation_prompt=False,
+                )
+            )
+            for question in _QUESTIONS
+        ]
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*following, strict=False))
+        return tuple(token for token, _ in same)
 
     def _tokenise(self, text: str) -> tuple[int, ...]:
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 from mlxcel.cli.flag import FlagError
 from mlxcel.cli.parser import Arguments
+from mlxcel.cli.values import SIZE
 from mlxcel.config import MIN_SLOT_CONTEXT, ServerConfig
 
 
@@ -31,13 +32,20 @@ def configure(arguments: Arguments, base: ServerConfig | None = None) -> ServerC
 
 
 def with_variables(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
-    """`config` with the switches over it that have a variable and no flag: `1` turns them."""
+    """`config` with what has a variable and no flag put over it. Raises FlagError."""
     cache = replace(
         config.cache,
         boundaries=environ.get("MLXCEL_DISABLE_BOUNDARY_SNAPSHOT") != "1",
+        warm_up=environ.get("MLXCEL_DISABLE_CACHE_WARMUP") != "1",
         trace=environ.get("MLXCEL_APC_TRACE") == "1",
     )
-    return replace(config, cache=cache)
+    chat = config.chat
+    if (size := environ.get("MLXCEL_REASONING_ECHO_MAX_BYTES")) is not None:
+        try:
+            chat = replace(chat, reasoning_echo=SIZE.parse(size) or 0)
+        except ValueError as error:
+            raise FlagError(f"MLXCEL_REASONING_ECHO_MAX_BYTES expects {error}, not {size!r}") from error
+    return replace(config, cache=cache, chat=chat)
 
 
 def _check(config: ServerConfig) -> None:

@@ -41,6 +41,8 @@ _VARIABLES = """\
 | `MLXCEL_LOOP_DETECTION` | Repetition ends a text: `off`, `on` (`1,20,4`), `MIN,MAX,COUNT`; default `on` for Gemma 4 |
 | `MLXCEL_APC_TRACE` | `1`: a log line for each state that the prompt cache keeps, takes over or refuses |
 | `MLXCEL_DISABLE_BOUNDARY_SNAPSHOT` | `1`: no states are kept where the history of a chat ends ([cache.md](cache.md)) |
+| `MLXCEL_DISABLE_CACHE_WARMUP` | `1`: nothing is read ahead while the server is idle ([cache.md](cache.md)) |
+| `MLXCEL_REASONING_ECHO_MAX_BYTES` | Reasoning kept for later turns ([cache.md](cache.md)); default `16M` |
 | `MLXCEL_NO_PROGRESS`, `CI` | Set: no download progress |
 | `NO_COLOR` | Set: no colors |
 """

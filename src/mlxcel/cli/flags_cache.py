@@ -15,6 +15,7 @@ from mlxcel.cli.values import (
     kv_bits,
     number,
 )
+from mlxcel.config import MIN_KV_SIZE
 
 CACHE = "Prompt cache"
 MEMORY = "Memory for keys and values"
@@ -239,6 +240,14 @@ MEMORY_FLAGS = (
         default="off",
         env="LLAMA_ARG_CONTEXT_SHIFT",
         off="--no-context-shift",
+    ),
+    row(
+        MEMORY,
+        "--max-kv-size",
+        integer("TOKENS", least=MIN_KV_SIZE),
+        "engine.max_kv_size",
+        "Keep keys and values of the first 64 and of the latest tokens of a request, so many in all; it goes on beyond",
+        default="all of them",
     ),
     row(
         MEMORY,

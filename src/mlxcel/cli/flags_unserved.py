@@ -7,6 +7,7 @@ value stops the start before anything is downloaded.
 from __future__ import annotations
 
 from mlxcel.cli.unserved import Group, Row
+from mlxcel.config import SAMPLER_LETTERS, SAMPLERS
 
 _LEAVE_OUT = "leave it out"
 _PLACEMENT = Group(
@@ -146,7 +147,6 @@ _SCHEDULING = Group(
     (
         Row("--batch-size -b", "N", "*", "LLAMA_ARG_BATCH"),
         Row("--ubatch-size -ub", "N", "*", "LLAMA_ARG_UBATCH"),
-        Row("--max-kv-size", "N"),
         Row("--decode-storage-backend", "TYPE", "auto dense", "MLXCEL_SERVER_DECODE_STORAGE"),
     ),
 )
@@ -188,8 +188,8 @@ _SAMPLERS = Group(
     "samplers run in one order, and no tokens are preferred for their language",
     "switch samplers on and off by their own flags",
     (
-        Row("--samplers", "LIST"),
-        Row("--sampler-seq --sampling-seq", "LETTERS"),
+        Row("--samplers", "LIST", ";".join(SAMPLERS)),
+        Row("--sampler-seq --sampling-seq", "LETTERS", SAMPLER_LETTERS),
         Row("--lang-bias", "LIST", "", "LLAMA_ARG_LANG_BIAS"),
         Row("--lang-bias-config", "FILE"),
         Row("--lang-bias-policy", "NAME"),

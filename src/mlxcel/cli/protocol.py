@@ -13,7 +13,6 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-
 _MAX_HEADERS = 16 * 1024
 """Bytes of a request's line and headers; h11's own default."""
 

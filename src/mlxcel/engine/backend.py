@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mlxcel.engine.cache.retention import Retention
 from mlxcel.engine.cache.storage import KvStorage, Reuse
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class ModelInfo:
     """What the prompt cache can reuse of a sequence."""
     kv_limit: KvLimit | None = None
     """What the memory for keys and values holds at most; None: anything."""
+    retention: Retention | None = None
+    """What is kept of a long sequence; None: all of it."""
 
 
 class Backend(Protocol):
@@ -112,7 +115,8 @@ class Backend(Protocol):
         ...
 
     def prefill(self, key: int, tokens: Sequence[int]) -> None:
-        """Append `tokens` to the cache of the sequence `key` (created empty when new)."""
+        """Append `tokens` to the cache of the sequence `key` (created empty when new); no more at once than
+        `Retention.piece_end` allows."""
         ...
 
     def join(self, key: int) -> None:

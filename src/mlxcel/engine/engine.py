@@ -26,6 +26,7 @@ from mlxcel.engine.request import GenerationRequest
 from mlxcel.engine.scheduler import Scheduler
 from mlxcel.engine.sequence import ContextShift
 from mlxcel.engine.sequence import Sequence as EngineSequence
+from mlxcel.engine.warm_up import KEY
 from mlxcel.engine.worker import Prepared, Worker
 
 log = logging.getLogger(__name__)
@@ -172,6 +173,16 @@ class Engine:
             self._worker.submit(sequence)
         return [sequence.generation for sequence in sequences]
 
+    def warm_up(self, request: GenerationRequest) -> None:
+        """Read the history of `request` for later ones that begin with it, once nothing else is to be done.
+
+        Nothing is generated, and nothing happens where that would be of no use (event-loop thread only).
+        """
+        if self.state is not EngineState.READY or self._closing or not self._cache.warm_up:
+            return
+        if len(request.prompt) < self.slot_context:
+            self._worker.warm_up(EngineSequence(KEY, request, Generation(request), self.info.tokenizer, 0))
+
     def snapshot(self) -> EngineSnapshot:
         """Current numbers (any thread)."""
         counters = self._worker.counters
@@ -260,6 +271,7 @@ class Engine:
             chunk=chunk,
             grant_interval=self._config.prefill_grant_interval,
             preemption=self._config.preemption,
+            retention=info.retention,
         )
         cache = PromptCache(backend.kv, self._cache, free=free_memory())
         self._worker.cache_stats = cache.stats()

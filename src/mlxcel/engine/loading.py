@@ -15,6 +15,7 @@ from mlxcel.engine.cache.batch import LayerCaches
 from mlxcel.engine.cache.kv_mode import kv_mode
 from mlxcel.engine.cache.memory import free_memory
 from mlxcel.engine.cache.probe import packing, paged_kv, row_caches
+from mlxcel.engine.cache.retention import SINK, Retention
 from mlxcel.engine.cache.sizing import Cost, kv_budget
 from mlxcel.engine.native_backend import NativeBackend
 from mlxcel.engine.runner import MlxBackend
@@ -109,13 +110,15 @@ def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig, *, 
     elif not (mode := kv_mode(config.cache)).plain:
         make = packing(loaded.model, make, mode)
 
+    retention = _retention(config, info)
+
     def budget(cost: Cost) -> int:
-        return kv_budget(config.engine, config.cache, info.context_window, cost, free_memory())
+        return _kv_budget(config, info, cost, retention)
 
     paged: PagedKv | None = None
     if installed.operations is not None:
         paged = paged_kv(loaded.model, make, installed.operations, lambda block: budget(_cost_of_blocks(block)))
-    caches = row_caches(loaded.model, make, paged, budget)
+    caches = row_caches(loaded.model, make, paged, budget, retention)
     info = dataclasses.replace(info, kernels=installed.description, can_batch=caches.can_batch)
     return MlxBackend(loaded.model, info, installed, caches, make_rows(settings.threads or 0))
 
@@ -131,24 +134,40 @@ def _native_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig) 
         return None  # `kernels.install` says so
     _warn_of_kv_mode(config)
     threads = config.model.threads or native.default_threads()
-    cost = _cost_of_blocks(shape.kv_block_bytes)
+    retention = _retention(config, info)
     log.info("packing weights for %s", instruction_set)
     packed = decoder.build_decoder(
         loaded.model,
         shape,
         precision=config.model.cpu_precision,
         threads=threads,
-        kv_budget=kv_budget(config.engine, config.cache, info.context_window, cost, free_memory()),
+        kv_budget=_kv_budget(config, info, _cost_of_blocks(shape.kv_block_bytes), retention),
         progress=log.info,
     )
     description = f"cpu: {instruction_set}, {native.counted(threads)}, {config.model.cpu_precision} precision"
     info = dataclasses.replace(info, kernels=description, weight_bytes=packed.weight_bytes)
-    return NativeBackend(packed, info, shape.vocabulary)
+    return NativeBackend(packed, info, shape.vocabulary, retention)
 
 
 def _warn_of_kv_mode(config: ServerConfig) -> None:
     if not kv_mode(config.cache).plain:
         log.warning("the native kernels do not pack keys and values: they stay bfloat16")
+
+
+def _retention(config: ServerConfig, info: ModelInfo) -> Retention | None:
+    size = config.engine.max_kv_size
+    if size is None or size >= info.context_window:
+        return None
+    retention = Retention.within(size)
+    log.info("keys and values of a sequence: of its first %d tokens, and the latest of %d", SINK, retention.most)
+    return retention
+
+
+def _kv_budget(config: ServerConfig, info: ModelInfo, cost: Cost, retention: Retention | None) -> int:
+    def kept(tokens: int) -> int:
+        return cost(tokens if retention is None else min(tokens, retention.most))
+
+    return kv_budget(config.engine, config.cache, info.context_window, kept, free_memory())
 
 
 def _cost_of_blocks(block_bytes: int) -> Cost:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mlxcel.engine.backend import Logits, ModelInfo
 from mlxcel.engine.cache.paged import PagedStorage
+from mlxcel.engine.cache.retention import Retention
 from mlxcel.engine.cache.sizing import kv_limit
 from mlxcel.engine.sampling.rows import NativeRows, Rows
 from mlxcel.kernels import native
@@ -19,11 +20,12 @@ from mlxcel.kernels.decoder import KV_BLOCK
 class NativeBackend:
     """Implements `Backend` for a decoder made by `mlxcel.kernels.decoder.build_decoder`."""
 
-    def __init__(self, decoder: Any, info: ModelInfo, vocabulary: int) -> None:
-        self.kv = PagedStorage(decoder, KV_BLOCK)
+    def __init__(self, decoder: Any, info: ModelInfo, vocabulary: int, retention: Retention | None = None) -> None:
+        self.kv = PagedStorage(decoder, KV_BLOCK, retention)
         self.logit_rows: Rows = NativeRows(native.module(), decoder)
         self._decoder = decoder
-        self._info = dataclasses.replace(info, reuse=self.kv.reuse, kv_limit=kv_limit(self.kv, info.context_window))
+        limit = kv_limit(self.kv, info.context_window)
+        self._info = dataclasses.replace(info, reuse=self.kv.reuse, kv_limit=limit, retention=retention)
         self._rows: list[int] = []  # keys
         self._logits = np.empty((0, vocabulary), np.float32)
 
@@ -34,6 +36,7 @@ class NativeBackend:
 
     def prefill(self, key: int, tokens: Sequence[int]) -> None:
         """Append `tokens` to the cache of the sequence `key`."""
+        self.kv.forget(key)
         pieces = [(self.kv.number(key), len(tokens))]
         self._decoder.step(np.asarray(tokens, np.int32), pieces, None)
 
@@ -47,6 +50,8 @@ class NativeBackend:
         if self._logits.shape[0] < rows:
             self._logits = np.empty((rows, self._logits.shape[1]), np.float32)
         logits = self._logits[:rows]
+        for key in self._rows:
+            self.kv.forget(key)
         pieces = [(self.kv.number(key), 1) for key in self._rows]
         self._decoder.step(np.asarray(tokens, np.int32), pieces, logits)
         return logits

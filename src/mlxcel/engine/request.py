@@ -35,6 +35,8 @@ class SamplingParams:
     """Keep the smallest set of most likely tokens whose probability reaches this; 1 keeps all."""
     min_p: float = 0.05
     """Keep tokens at least this times as likely as the best one; 0 keeps all."""
+    min_keep: int = 0
+    """Tokens that typical-p, top-p, min-p and XTC leave at least; 0 is one."""
     p_less: bool = False
     """Keep tokens at least as likely as the sum of all squared probabilities."""
     typical_p: float = 1.0

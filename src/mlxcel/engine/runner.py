@@ -35,7 +35,8 @@ class MlxBackend:
         self._model = model
         self.logit_rows = logit_rows
         self.kv = caches
-        self._info = dataclasses.replace(info, reuse=caches.reuse, kv_limit=kv_limit(caches, info.context_window))
+        limit = kv_limit(caches, info.context_window)
+        self._info = dataclasses.replace(info, reuse=caches.reuse, kv_limit=limit, retention=caches.retention)
         self._kernels = installed
         self._steps = 0
 

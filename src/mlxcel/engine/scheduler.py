@@ -18,6 +18,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mlxcel.engine.cache.retention import Retention
 from mlxcel.engine.pace import Pace
 from mlxcel.engine.sequence import Sequence
 
@@ -52,8 +53,8 @@ class Preempt:
 
 Step = Prefill | Decode | Preempt
 
-Admit = Callable[[Sequence, bool], bool]
-"""Whether a sequence gets memory. When rows are being decoded (the second argument) it may have to wait."""
+Admit = Callable[[Sequence], bool]
+"""Whether a sequence gets memory. It may have to wait while rows are being decoded."""
 
 
 class Scheduler:
@@ -62,15 +63,25 @@ class Scheduler:
     slots: rows of the decode batch, at least 1.
     chunk: prompt tokens per prefill step, at the most; 0: the whole prompt at once.
     grant_interval: decode steps between two chunks of a parked prompt; 0: it waits until the batch is empty.
-    preemption: a waiting sequence may take the place of a row of lower priority.
+    preemption: a waiting sequence may take the place of a row of lower priority. retention: what is kept of a sequence,
+    between whose losses pieces end; None: all.
     """
 
-    def __init__(self, *, slots: int, chunk: int, grant_interval: int, preemption: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        slots: int,
+        chunk: int,
+        grant_interval: int,
+        preemption: bool = False,
+        retention: Retention | None = None,
+    ) -> None:
         self._slots = slots
         self._chunk = chunk
         self._grant_interval = grant_interval
         self._pace = Pace(chunk, grant_interval)
         self._preemption = preemption
+        self._retention = retention
         self._queue: list[tuple[int, int, Sequence]] = []  # heap of (priority, arrival, sequence)
         self._arrivals = 0
         self._parked: Sequence | None = None
@@ -104,7 +115,7 @@ class Scheduler:
         sequence.arrival = self._arrivals
         self._enqueue(sequence)
 
-    def next_step(self, admit: Admit = lambda sequence, decoding: True) -> Step | None:
+    def next_step(self, admit: Admit = lambda sequence: True) -> Step | None:
         """The next thing to do, or None when idle. Report it with `prefilled`, `decoded` or `requeue`, or `remove` its
         sequences."""
         if self._rows and self._decoded_since_prefill == 0:
@@ -188,7 +199,7 @@ class Scheduler:
     def _may_enter(self, first: Sequence, admit: Admit) -> bool:
         if len(self._rows) >= self._slots or (first is self._refused and self._rows):
             return False
-        if admit(first, bool(self._rows)):
+        if admit(first):
             return True
         self._refused = first
         return False
@@ -200,6 +211,8 @@ class Scheduler:
         start, length = sequence.prefilled, sequence.prefill_length
         most = self._pace.piece(start) if self._rows else self._chunk
         end = min(length, start + most) if most > 0 else length
+        if self._retention is not None:
+            end = min(end, self._retention.piece_end(start))
         if sequence.boundary is not None and start < sequence.boundary < end:
             end = sequence.boundary
         return Prefill(sequence, start, end, last=end == length, granted=granted)

@@ -32,6 +32,7 @@ from mlxcel.engine.sampling.candidates import SamplingError
 from mlxcel.engine.sampling.sampler import sample
 from mlxcel.engine.scheduler import Decode, Preempt, Prefill, Scheduler
 from mlxcel.engine.sequence import Sequence
+from mlxcel.engine.warm_up import WarmUp
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,10 @@ class Worker(threading.Thread):
         """Hand over a sequence (any thread)."""
         self._inbox.put(sequence)
 
+    def warm_up(self, sequence: Sequence) -> None:
+        """Read a sequence up to the end of its history, when nothing else is to be done (any thread)."""
+        self._inbox.put(lambda: self._warm_up.add(sequence))
+
     def clear_cache(self, done: Callable[[CacheStats], None]) -> None:
         """Empty the prompt cache between two steps and pass on its numbers of before (any thread)."""
 
@@ -132,6 +137,7 @@ class Worker(threading.Thread):
         prepared = self._prepare()
         self._backend, self._scheduler = prepared.backend, prepared.scheduler
         self._cache, self._admission = prepared.cache, prepared.admission
+        self._warm_up = WarmUp(self._backend, self._cache)
 
     def turn(self) -> None:
         """Take in what has arrived, or wait for it; then do one step."""
@@ -148,9 +154,10 @@ class Worker(threading.Thread):
         do."""
         try:
             while not self._stopping:
-                idle = self._scheduler.idle
+                idle = self._scheduler.idle and not self._warm_up.pending
                 item = self._inbox.get(block=idle, timeout=self._cache.expires_in if idle else None)
                 if isinstance(item, Sequence):
+                    self._warm_up.interrupt()
                     self._scheduler.add(item)
                 elif item is not None:
                     item()
@@ -175,21 +182,24 @@ class Worker(threading.Thread):
             self._decode(step)
         elif isinstance(step, Preempt):
             self._requeue(step.sequence)
+        elif self._warm_up.pending:
+            self._warm_up.step()
+            self.cache_stats = self._cache.stats()
         self._count_active()
 
     def _count_active(self) -> None:
         self.counters.active = self._scheduler.active
         self.counters.rows = len(self._scheduler.rows)
 
-    def _admit(self, sequence: Sequence, decoding: bool) -> bool:
-        first = not sequence.started
+    def _admit(self, sequence: Sequence) -> bool:
+        first, running = not sequence.started, self._scheduler.rows
         try:
-            if not self._admission.admit(sequence, self._scheduler.rows):
+            if not self._admission.admit(sequence, running):
                 return False
         except Exception as error:
             self._backend.kv.discard(sequence.key)
             # Without memory it waits for what others give back, as long as there are any.
-            if not isinstance(error, MemoryError) or not (decoding or self._cache.reclaim()):
+            if not isinstance(error, MemoryError) or not (running or self._cache.reclaim()):
                 self._unfit.append((sequence, error))
             return False
         self.counters.started += first
@@ -368,8 +378,8 @@ class Worker(threading.Thread):
             self._backend.leave(keep)
 
     def _due(self) -> bool:
-        """Whether events go out now. Every delivery wakes the event loop, which takes a processor from the next step: of
-        very short steps, text may wait for another one."""
+        """Whether events go out now. Every delivery wakes the event loop, which takes a processor from the next step:
+        text of very short ones may wait for another."""
         return time.monotonic() - self._posted >= POST_INTERVAL or any(
             isinstance(event, Finished) for _, event in self._outbox
         )

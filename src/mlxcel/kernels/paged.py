@@ -117,8 +117,8 @@ class PagedKv:
     def begin(self, sequences: Sequence[int], count: int) -> None:
         """The next forward pass appends `count` tokens to each sequence. Raises MemoryError beyond the budget."""
         self.cache.begin(list(sequences), count)
-        lengths = [self.cache.length(sequence) for sequence in sequences]
-        self.offset = lengths[0] if len(set(lengths)) == 1 else mx.array(lengths)
+        positions = [self.cache.position(sequence) for sequence in sequences]
+        self.offset = positions[0] if len(set(positions)) == 1 else mx.array(positions)
 
     def commit(self) -> None:
         """That pass has been evaluated."""

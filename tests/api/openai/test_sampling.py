@@ -47,7 +47,7 @@ FIELDS = {
     "adaptive_target": 0.4,
     "adaptive_decay": 0.8,
 }
-OTHERS = {"p_less", "dry_sequence_breakers", "logit_bias", "ignore_eos", "seed"}
+OTHERS = {"min_keep", "p_less", "dry_sequence_breakers", "logit_bias", "ignore_eos", "seed"}
 
 
 def fields(**values: Any) -> GenerationFields:
@@ -58,7 +58,7 @@ def test_every_parameter_is_tested_here_and_has_a_field_and_a_flag() -> None:
     parameters = {field.name for field in dataclasses.fields(SamplingParams)}
     assert parameters == FIELDS.keys() | OTHERS
     assert parameters <= set(GenerationFields.__struct_fields__)
-    assert {field.name for field in dataclasses.fields(SamplingDefaults)} == parameters - {"p_less"}
+    assert {field.name for field in dataclasses.fields(SamplingDefaults)} == parameters - {"p_less", "min_keep"}
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -77,6 +77,8 @@ def test_request_beats_flag_beats_checkpoint_beats_built_in(name: str) -> None:
 
 def test_switches() -> None:
     assert resolve_sampling(fields(p_less=True), SamplingParams()).p_less
+    assert resolve_sampling(fields(min_keep=5), SamplingParams()).min_keep == 5
+    assert resolve_sampling(fields(min_keep=2**60), SamplingParams()).min_keep == 2**31 - 1
     on = resolve_defaults(SamplingDefaults(ignore_eos=True), {})
     assert resolve_sampling(fields(), on).ignore_eos
     assert not resolve_sampling(fields(ignore_eos=False), on).ignore_eos
@@ -225,6 +227,8 @@ def test_generation_budget(values: dict[str, Any], n_predict: int, expected: int
         ("top_p", 1.1),
         ("top_p", -0.1),
         ("min_p", 2),
+        ("min_keep", -1),
+        ("min_keep", 1.5),
         ("top_k", -2),
         ("top_k", 1.5),
         ("repetition_penalty", 0),

@@ -29,6 +29,8 @@ def refusal(check: Any, **values: Any) -> ApiError:
         {"grammar": "", "json_schema": {}},
         {"cache_prompt": False, "user": "u", "metadata": {"a": 1}},
         {"cache_prompt": True},
+        {"samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]},
+        {"samplers": "edskypmxt"},
     ],
 )
 def test_values_that_ask_for_nothing_are_accepted(values: dict[str, Any]) -> None:
@@ -40,6 +42,8 @@ def test_values_that_ask_for_nothing_are_accepted(values: dict[str, Any]) -> Non
     [
         ("grammar", "root ::= x"),
         ("json_schema", {"type": "object"}),
+        ("samplers", ["top_k", "temperature"]),
+        ("samplers", "kt"),
     ],
 )
 def test_values_that_ask_for_something_are_refused_by_name(name: str, value: Any) -> None:

@@ -97,6 +97,7 @@ def test_masked_tokens_are_never_drawn() -> None:
     row[[3, 9]] = 0.0
     for values in (
         {},
+        {"typical_p": 0.1, "top_p": 0.1, "min_p": 1.0, "min_keep": 10},
         {"top_n_sigma": 1.0},
         {"p_less": True},
         {"typical_p": 0.9},

@@ -46,6 +46,7 @@ finite = arrays.arrays(
 any_row = st.one_of(synthetic, finite)
 shares = st.one_of(st.floats(0.0, 1.0, exclude_max=True), st.sampled_from([0.1, 0.5, 0.9, 0.95, 1.0 - 2.0**-53]))
 temperatures = st.one_of(st.floats(0.05, 3.0), st.sampled_from([5e-324, 1e-30, 1.0, 1e30, 1e308]))
+counts = st.sampled_from([0, 1, 2, 10, 500, 100_000])
 steps = st.builds(Step, shares, st.booleans(), st.floats(0.0, 20.0))
 
 
@@ -98,6 +99,13 @@ def test_min_p(native: Rows, row: np.ndarray, step: Step, p: float) -> None:
     same_choice(native, row, step, min_p=p)
 
 
+@given(
+    row=any_row, step=steps, p=shares.filter(bool), stage=st.sampled_from(["typical_p", "top_p", "min_p"]), count=counts
+)
+def test_min_keep(native: Rows, row: np.ndarray, step: Step, p: float, stage: str, count: int) -> None:
+    same_choice(native, row, step, **{stage: p}, min_keep=count)
+
+
 @given(row=any_row, step=steps, n=st.floats(0.01, 5.0))
 @example(np.array([3e38, -3e38, 1e38], np.float32), Step(0.9, False, 0.0), 1.0)
 def test_top_n_sigma(native: Rows, row: np.ndarray, step: Step, n: float) -> None:
@@ -139,6 +147,7 @@ chains = st.builds(
     top_k=st.sampled_from([0, 1, 5, 40, 2000]),
     top_p=st.sampled_from([1.0, 0.95, 0.5, 0.0]),
     min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    min_keep=st.sampled_from([0, 1, 3, 50, 100_000]),
     p_less=st.booleans(),
     typical_p=st.sampled_from([1.0, 0.95, 0.5]),
     top_n_sigma=st.sampled_from([0.0, 1.0, 3.0]),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -11,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from mlxcel.api.auth import tenant
 from mlxcel.api.body import read_json
 from mlxcel.api.errors import invalid
-from mlxcel.api.openai import unserved
+from mlxcel.api.openai import next_turn, unserved
 from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
 from mlxcel.api.openai.messages import check_input, check_media, plain_messages
 from mlxcel.api.openai.schema import ChatRequest
@@ -22,6 +24,7 @@ from mlxcel.api.openai.wire import ChatWire
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.answer import AnswerStream
 from mlxcel.chat.kwargs import request_kwargs
+from mlxcel.chat.overheard import OverheardStream
 from mlxcel.chat.prompt import Prompt
 from mlxcel.chat.reasoning import PlainReader, make_reader
 from mlxcel.chat.stream import MessageStream, ReasoningFormat
@@ -43,7 +46,8 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     n = choice_count(state, chat)
     budget = thinking_budget(state, chat)
     # Long conversations take a while to render and tokenise; other streams must not wait for them.
-    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, chat, tools, limiter=state.prompt_threads)
+    who = tenant(request.scope)
+    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, who, chat, tools, limiter=state.prompt_threads)
     rule = await response_rule(state, model, schema, prompt.lead) or await tool_rule(
         state, model, tools, prompt.lead, parallel=chat.parallel_tool_calls is not False
     )
@@ -51,7 +55,11 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     config = state.config.chat
     spelling = _spelling(config, model, tools)
     generations = submit(state, model, request, chat, prompt, logprobs, rule=rule, budget=budget, spelling=spelling)
-    streams = [_answer_stream(config, model, prompt, tools) for _ in range(n)]
+    ended = None
+    if next_turn.matters(state, model, chat):
+        arguments = partial(_prompt_arguments, state, model, who, chat, tools)
+        ended = next_turn.NextTurn(state, model, chat, generations[0].request, arguments).answered
+    streams = [_answer_stream(config, model, prompt, tools, ended) for _ in range(n)]
     wire = ChatWire(model.info.name, logprobs is not None, streams, alias=config.reasoning_alias == "reasoning")
     return await answer(state, request, chat, generations, wire, counted=True)
 
@@ -61,7 +69,8 @@ async def apply_template(state: AppState, request: Request) -> ASGIApp:
     chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     tools = _check(chat)
     model = await state.model()
-    text = await anyio.to_thread.run_sync(_render, state, model, chat, tools, limiter=state.prompt_threads)
+    who = tenant(request.scope)
+    text = await anyio.to_thread.run_sync(_render, state, model, who, chat, tools, limiter=state.prompt_threads)
     return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")
 
 
@@ -70,7 +79,8 @@ async def input_tokens(state: AppState, request: Request) -> ASGIApp:
     chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     tools = _check(chat)
     model = await state.model()
-    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, chat, tools, limiter=state.prompt_threads)
+    who = tenant(request.scope)
+    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, who, chat, tools, limiter=state.prompt_threads)
     return Response(msgspec.json.encode({"input_tokens": len(prompt.tokens)}), media_type="application/json")
 
 
@@ -87,10 +97,15 @@ def _check(chat: ChatRequest) -> ToolUse:
     return tools
 
 
-def _prompt_arguments(state: AppState, chat: ChatRequest, tools: ToolUse) -> dict[str, Any]:
-    """How the template is rendered. Raises PromptError."""
+def _prompt_arguments(
+    state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse
+) -> dict[str, Any]:
+    """How the template is rendered. Raises ApiError, PromptError."""
+    messages = plain_messages(chat.messages)
+    if next_turn.matters(state, model, chat):
+        messages = state.echo.recall(who, messages)
     return {
-        "messages": instruct(plain_messages(chat.messages), tools.instruction),
+        "messages": instruct(messages, tools.instruction),
         "kwargs": request_kwargs(
             chat.chat_template_kwargs, chat.extra_body, chat.preserve_thinking, chat.reasoning_effort
         ),
@@ -99,13 +114,13 @@ def _prompt_arguments(state: AppState, chat: ChatRequest, tools: ToolUse) -> dic
     }
 
 
-def _build_prompt(state: AppState, model: ServedModel, chat: ChatRequest, tools: ToolUse) -> Prompt:
+def _build_prompt(state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse) -> Prompt:
     history = model.info.reuse is Reuse.WHOLE
-    return model.prompts.chat(**_prompt_arguments(state, chat, tools), history=history)
+    return model.prompts.chat(**_prompt_arguments(state, model, who, chat, tools), history=history)
 
 
-def _render(state: AppState, model: ServedModel, chat: ChatRequest, tools: ToolUse) -> str:
-    return model.prompts.render(**_prompt_arguments(state, chat, tools))
+def _render(state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse) -> str:
+    return model.prompts.render(**_prompt_arguments(state, model, who, chat, tools))
 
 
 def _spelling(config: ChatConfig, model: ServedModel, tools: ToolUse) -> Mapping[int, str]:
@@ -115,11 +130,15 @@ def _spelling(config: ChatConfig, model: ServedModel, tools: ToolUse) -> Mapping
     return model.prompts.tool_spelling if tools.shown else model.prompts.spelling
 
 
-def _answer_stream(config: ChatConfig, model: ServedModel, prompt: Prompt, tools: ToolUse) -> AnswerStream:
+def _answer_stream(
+    config: ChatConfig, model: ServedModel, prompt: Prompt, tools: ToolUse, ended: Callable[[str, str], None] | None
+) -> AnswerStream:
+    """ended: takes content and reasoning of the complete answer."""
     if config.skip_parsing:
         return AnswerStream(MessageStream(PlainReader(), ReasoningFormat.CONTENT))
     reader = make_reader(model.prompts.dialect, inside=prompt.thinking, calls=bool(tools.shown))
-    message = MessageStream(reader, ReasoningFormat(config.reasoning_format))
+    style = ReasoningFormat(config.reasoning_format)
+    message = MessageStream(reader, style) if ended is None else OverheardStream(reader, style, ended)
     if not tools.shown:
         return AnswerStream(message)
     only = tools.names[0] if tools.choice is Choice.NAMED else None

@@ -107,6 +107,7 @@ def _normalised(sampling: SamplingParams) -> SamplingParams:
     return dataclasses.replace(
         sampling,
         top_k=min(max(sampling.top_k, 0), _MAX_COUNT),
+        min_keep=min(sampling.min_keep, _MAX_COUNT),
         repetition_context_size=min(sampling.repetition_context_size, _MAX_COUNT),
         dry_allowed_length=min(sampling.dry_allowed_length, _MAX_COUNT),
         dry_penalty_last_n=min(sampling.dry_penalty_last_n, _MAX_COUNT),

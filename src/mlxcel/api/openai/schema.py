@@ -59,6 +59,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     top_k: MinusOneOrMore | None = None
     top_p: Probability | None = None
     min_p: Probability | None = None
+    min_keep: Natural | None = None
     repetition_penalty: Factor | None = None
     repeat_penalty: Factor | None = None
     repetition_context_size: MinusOneOrMore | None = None
@@ -97,6 +98,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     thinking_budget: MinusOneOrMore | None = None
 
     # Known, but served only at the values that switch them off (see `mlxcel.api.openai.unserved`).
+    samplers: str | list[str] | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
 

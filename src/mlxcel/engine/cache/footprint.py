@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlxcel.engine.cache.batch import LayerCaches
-from mlxcel.engine.cache.quantised import QuantisedCache, type_name
+from mlxcel.engine.cache.quantised import type_name
 
 _STEP = 256
 """Positions by which mlx-lm's caches grow."""
@@ -28,6 +28,11 @@ class Footprint:
     """Bytes a position, and how many positions are kept (0: all), of each that grows."""
     mode: str = ""
     """What keys and values are stored as; empty without any."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether a longer sequence takes more without an end."""
+        return any(most == 0 for _, most in self.growing)
 
     def bytes(self, tokens: int) -> int:
         """Of a sequence of that many tokens."""
@@ -47,7 +52,7 @@ def footprint(used: LayerCaches) -> Footprint:
             continue
         most = getattr(cache, "max_size", 0) or getattr(cache, "chunk_size", 0)
         growing.append((sum(array.nbytes // array.shape[-2] for array in arrays), most))
-        modes.add(cache.mode if isinstance(cache, QuantisedCache) else type_name(arrays[0].dtype))
+        modes.add(getattr(cache, "mode", None) or type_name(arrays[0].dtype))
     return Footprint(fixed, tuple(growing), ", ".join(sorted(modes)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlxcel.engine.cache.retention import SINK, Retention
 from mlxcel.engine.cache.storage import KvMemory, Reuse, SavedState
 
 
@@ -11,15 +12,16 @@ class PagedStorage:
     """Implements `KvStorage`.
 
     native: has the sequences, as `mlxcel._kernels.Decoder` and `mlxcel._mlx_kernels.PagedCache` do. block: positions in
-    one of its blocks.
+    one of its blocks. retention: what is kept of a sequence; None: all.
     """
 
     reuse = Reuse.BEGINNING
     mode = "bf16"
 
-    def __init__(self, native: Any, block: int) -> None:
+    def __init__(self, native: Any, block: int, retention: Retention | None = None) -> None:
         self._native = native
         self._block = block
+        self._retention = retention
         self._numbers: dict[int, int] = {}  # by key
 
     @property
@@ -37,12 +39,23 @@ class PagedStorage:
         return self._numbers[key]
 
     def length(self, key: int) -> int:
-        return self._native.length(self._numbers[key]) if key in self._numbers else 0
+        if key not in self._numbers:
+            return 0
+        number = self._numbers[key]
+        length = self._native.length(number)
+        return length if self._native.position(number) == length else 0
 
     def growth(self, key: int, tokens: int) -> int:
-        if key in self._numbers:
-            return self._native.missing_blocks(self._numbers[key], tokens) * self.block_bytes
-        return -(-tokens // self._block) * self.block_bytes
+        if key not in self._numbers:
+            return -(-self._kept(tokens) // self._block) * self.block_bytes
+        number = self._numbers[key]
+        length = self._native.length(number)
+        return self._native.missing_blocks(number, self._kept(length + tokens) - length) * self.block_bytes
+
+    def forget(self, key: int) -> None:
+        """Make room for the next token of a sequence that has as many as are kept."""
+        if self._retention is not None and self._native.length(self.number(key)) >= self._retention.most:
+            self._native.forget(self.number(key), SINK, self._retention.step)
 
     def discard(self, key: int) -> None:
         if key in self._numbers:
@@ -65,3 +78,6 @@ class PagedStorage:
 
     def drop(self, state: SavedState) -> None:
         self._native.close(state.content)
+
+    def _kept(self, tokens: int) -> int:
+        return tokens if self._retention is None else min(tokens, self._retention.most)

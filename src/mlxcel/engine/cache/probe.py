@@ -21,12 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mlxcel.engine.cache.batch import LayerCaches
-from mlxcel.engine.cache.footprint import footprint
+from mlxcel.engine.cache.footprint import footprint, parts
+from mlxcel.engine.cache.forgetting import ForgettingCache, able_to_forget
 from mlxcel.engine.cache.kv_mode import KvMode
 from mlxcel.engine.cache.quantised import GROUP, Packing, QuantisedCache
+from mlxcel.engine.cache.retention import Retention
 from mlxcel.engine.cache.rows import RowCaches
 from mlxcel.engine.cache.sizing import Cost
 from mlxcel.kernels.paged import BLOCK, LayerShape, PagedKv
+from mlxcel.models.errors import ModelError
 
 log = logging.getLogger(__name__)
 
@@ -102,22 +105,49 @@ def _packable(cache: Any) -> bool:
     return cache.keys is not None and cache.keys.shape == cache.values.shape and cache.keys.shape[-1] % GROUP == 0
 
 
+def forgetting(model: nn.Module, make: Callable[[], LayerCaches]) -> Callable[[], LayerCaches]:
+    """`make`, with all caches that grow able to forget. Raises ModelError when one is not."""
+
+    def make_forgetting() -> LayerCaches:
+        return [able_to_forget(cache) for cache in make()]
+
+    made = make_forgetting()
+    try:
+        _run(model, made)
+        for cache in parts(made):
+            if isinstance(cache, ForgettingCache):
+                cache.forget([0], 1, 1)
+            elif footprint([cache]).grows:
+                raise ModelError(f"a {type(cache).__name__} keeps all it is given")
+        _run(model, made)
+    except Exception as reason:  # third-party code with a cache it has never seen
+        raise ModelError(f"--max-kv-size: this model cannot forget tokens: {reason}") from reason
+    return make_forgetting
+
+
 def row_caches(
-    model: nn.Module, make: Callable[[], LayerCaches], paged: PagedKv | None, budget: Callable[[Cost], int]
+    model: nn.Module,
+    make: Callable[[], LayerCaches],
+    paged: PagedKv | None,
+    budget: Callable[[Cost], int],
+    retention: Retention | None = None,
 ) -> RowCaches:
     """Caches for the sequences of `model`, those of `make` where `paged` has none.
 
-    budget: bytes for everything, from what a sequence takes.
+    budget: bytes for everything, from what a sequence takes. retention: what is kept of a sequence; None: all. Raises
+    ModelError when this model's caches keep all or nothing.
     """
+    if retention is not None:
+        make = forgetting(model, make)
     together = paged is not None or _batches(model, make)
     used = make()
     stock = [cache for place, cache in enumerate(used) if paged is None or place not in paged.layers]
     if not stock:
-        return RowCaches(make, paged)
+        return RowCaches(make, paged, retention=retention)
     _run(model, used)
     taken, block = footprint(stock), 0 if paged is None else paged.cache.block_bytes
     most = budget(lambda tokens: taken.bytes(tokens) + -(-tokens // BLOCK) * block)
-    return RowCaches(make, paged, taken, most, together=together)
+    return RowCaches(make, paged, taken, most, retention=retention, together=together)
 
 
 def _batches(model: nn.Module, make: Callable[[], LayerCaches]) -> bool:

@@ -103,6 +103,13 @@ class PromptCache:
         """Keep the state of a sequence that has read the tokens up to its boundary."""
         self._keep(sequence, {sequence.boundary}, producer="boundary")
 
+    def keep_ahead(self, sequence: Sequence) -> None:
+        """Keep the state of a sequence that has been read up to its boundary before anybody asked.
+
+        The state that it goes on from stays: the answer in between may be asked for again.
+        """
+        self._keep(sequence, {sequence.boundary}, producer="ahead")
+
     def donate(self, sequence: Sequence) -> None:
         """Keep the state of a sequence that ended well and is still there."""
         # The last token was drawn and not run, unless an end token was drawn after it.

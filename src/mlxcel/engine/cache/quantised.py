@@ -15,6 +15,8 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxcel.engine.cache.around import CacheAround
+
 GROUP = 32
 """Elements with a scale of their own."""
 
@@ -65,14 +67,14 @@ class Packing:
         return Packing(self.bits, x.shape[-1], x.dtype)
 
 
-class QuantisedCache:
+class QuantisedCache(CacheAround):
     """Stands where mlx-lm has a `KVCache`, or a batch of them.
 
     inner: the cache that stores words.
     """
 
     def __init__(self, inner: Any, keys: Packing, values: Packing) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._keys = keys
         self._values = values
 
@@ -82,38 +84,6 @@ class QuantisedCache:
         both = (self._keys, self._values)
         names = [f"int{packing.bits}" if packing.bits else type_name(packing.dtype) for packing in both]
         return names[0] if names[0] == names[1] else "+".join(names)
-
-    @property
-    def offset(self) -> Any:
-        """Position of the next token, or one for each row."""
-        return self.inner.offset
-
-    @property
-    def keys(self) -> Any:
-        """Words; None before the first token."""
-        return self.inner.keys
-
-    @keys.setter
-    def keys(self, words: mx.array) -> None:
-        self.inner.keys = words
-
-    @property
-    def values(self) -> Any:
-        """Words; None before the first token."""
-        return self.inner.values
-
-    @values.setter
-    def values(self, words: mx.array) -> None:
-        self.inner.values = words
-
-    @property
-    def state(self) -> Any:
-        """Arrays to evaluate."""
-        return self.inner.state
-
-    @property
-    def nbytes(self) -> int:
-        return self.inner.nbytes
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Store new keys and values; all that there are."""
@@ -126,28 +96,9 @@ class QuantisedCache:
         keys, values = self.inner.keys_and_values()
         return self._keys.unpack(keys), self._values.unpack(values)
 
-    def make_mask(self, *arguments: Any, **options: Any) -> Any:
-        return self.inner.make_mask(*arguments, **options)
-
-    def size(self) -> int:
-        return self.inner.size()
-
-    def empty(self) -> bool:
-        return self.inner.empty()
-
-    def is_trimmable(self) -> bool:
-        return self.inner.is_trimmable()
-
-    def trim(self, count: int) -> int:
-        return self.inner.trim(count)
-
     def merge(self, caches: Sequence[QuantisedCache]) -> QuantisedCache:
         """A batch with a row for each of `caches`."""
         return QuantisedCache(self.inner.merge([cache.inner for cache in caches]), self._keys, self._values)
-
-    def filter(self, rows: Any) -> None:
-        """Keep only these rows of a batch."""
-        self.inner.filter(rows)
 
     def extend(self, other: QuantisedCache) -> None:
         """Append the rows of another batch."""

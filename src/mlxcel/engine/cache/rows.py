@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mlxcel.engine.cache.batch import BatchCache, LayerCaches, can_batch
-from mlxcel.engine.cache.footprint import Footprint
+from mlxcel.engine.cache.footprint import Footprint, parts
+from mlxcel.engine.cache.forgetting import ForgettingCache
 from mlxcel.engine.cache.paged import PagedStorage
+from mlxcel.engine.cache.retention import SINK, Retention
 from mlxcel.engine.cache.stock import compact, copied, reuse_of
 from mlxcel.engine.cache.storage import KvMemory, Reuse, SavedState
 from mlxcel.kernels.paged import BLOCK, PagedKv
@@ -33,8 +35,8 @@ class RowCaches:
     `cache`.
 
     make: a fresh list of mlx-lm caches, one a layer. paged: takes the place of some of them. footprint: what the
-    others take; nothing by default. budget: bytes for everything; None: no limit, but that of `paged`. together: the
-    model can run several of them at once.
+    others take; nothing by default. budget: bytes for everything; None: no limit, but that of `paged`. retention: what
+    is kept of a sequence; None: all. together: the model can run several of them at once.
     """
 
     def __init__(
@@ -44,20 +46,23 @@ class RowCaches:
         footprint: Footprint | None = None,
         budget: int | None = None,
         *,
+        retention: Retention | None = None,
         together: bool = True,
     ) -> None:
         self._make = make
         self._paged = paged
-        self._blocks = None if paged is None else PagedStorage(paged.cache, BLOCK)
+        self._blocks = None if paged is None else PagedStorage(paged.cache, BLOCK, retention)
         self._footprint = footprint or Footprint()
         self._budget = budget
         self._pending: dict[int, LayerCaches] = {}  # by the keys of sequences that have not joined
         self._batch = BatchCache()
         self._rows: list[int] = []  # keys of the others
-        self._lengths: dict[int, int] = {}
+        self._lengths: dict[int, int] = {}  # tokens that were read
+        self._forgotten: dict[int, int] = {}  # and how many of those are not there any more
         self._step: tuple[Sequence[int], int] = (), 0  # keys, and the tokens that each gets
         self._saved_bytes = 0
         stock = self._stock_part(make())
+        self.retention = retention
         self.reuse: Reuse = reuse_of(stock)
         self.can_batch: bool = together and can_batch(stock)
         """Whether several sequences can share a decode step."""
@@ -72,7 +77,7 @@ class RowCaches:
 
     @property
     def memory(self) -> KvMemory:
-        used = self._saved_bytes + sum(self._footprint.bytes(self._lengths[key]) for key in self._pending)
+        used = self._saved_bytes + sum(self._footprint.bytes(self._stored(key)) for key in self._pending)
         used += self._batch_bytes(0)
         if self._blocks is None:
             return KvMemory(used, self._budget)
@@ -80,21 +85,24 @@ class RowCaches:
         return KvMemory(used + blocks.used, blocks.budget if self._budget is None else self._budget)
 
     def length(self, key: int) -> int:
-        return self._lengths.get(key, 0)
+        return 0 if key in self._forgotten else self._lengths.get(key, 0)
 
     def growth(self, key: int, tokens: int) -> int:
-        length = self.length(key)
+        stored = self._stored(key)
+        after = stored + tokens if self.retention is None else min(stored + tokens, self.retention.most)
         blocks = 0 if self._blocks is None else self._blocks.growth(key, tokens)
-        return self._footprint.bytes(length + tokens) - self._footprint.bytes(length) + blocks
+        return self._footprint.bytes(after) - self._footprint.bytes(stored) + blocks
 
     def of_row(self, key: int, count: int) -> LayerCaches:
         """What a forward pass over the next `count` tokens of one sequence takes. Raises MemoryError."""
+        self._forget_oldest(self._pending.get(key, []), [key])
         self._check(self.growth(key, count))
         self._begin([key], count)
         return self._with_paged(self._open(key))
 
     def of_batch(self) -> LayerCaches:
         """What a forward pass over the next token of each row takes. Raises MemoryError."""
+        self._forget_oldest(self._batch.layers, self._rows)
         self._check(self._batch_bytes(1) - self._batch_bytes(0))
         self._begin(self._rows, 1)
         return self._with_paged(self._batch.layers)
@@ -170,8 +178,25 @@ class RowCaches:
 
     def _forget(self, key: int) -> None:
         self._lengths.pop(key)
+        self._forgotten.pop(key, None)
         if self._blocks is not None:
             self._blocks.discard(key)
+
+    def _stored(self, key: int) -> int:
+        return self._lengths.get(key, 0) - self._forgotten.get(key, 0)
+
+    def _forget_oldest(self, layers: LayerCaches, keys: Sequence[int]) -> None:
+        """Make room for the next token of those of `keys`, the rows of `layers`, that have as many as are kept."""
+        if self.retention is None:
+            return
+        full = [row for row, key in enumerate(keys) if self._stored(key) >= self.retention.most]
+        for cache in parts(layers) if full else ():
+            if isinstance(cache, ForgettingCache):
+                cache.forget(full, SINK, self.retention.step)
+        for row in full:
+            self._forgotten[keys[row]] = self._forgotten.get(keys[row], 0) + self.retention.step
+            if self._blocks is not None:
+                self._blocks.forget(keys[row])
 
     def _begin(self, keys: Sequence[int], count: int) -> None:
         if self._paged is not None and self._blocks is not None:
@@ -185,7 +210,7 @@ class RowCaches:
 
     def _batch_bytes(self, more: int) -> int:
         """Of the rows, which mlx-lm pads to the longest one, with `more` tokens each."""
-        longest = max((self._lengths[key] for key in self._rows), default=0)
+        longest = max((self._stored(key) for key in self._rows), default=0)
         return len(self._rows) * self._footprint.bytes(longest + more)
 
     def _stock_part(self, caches: LayerCaches) -> LayerCaches:

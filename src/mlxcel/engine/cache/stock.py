@@ -16,7 +16,7 @@ from mlxcel.engine.cache.batch import LayerCaches
 from mlxcel.engine.cache.footprint import arrays_of, parts
 from mlxcel.engine.cache.storage import Reuse
 
-_CUT_ANYWHERE = frozenset({"KVCache", "ConcatenateKVCache", "QuantisedCache"})
+_CUT_ANYWHERE = frozenset({"KVCache", "ConcatenateKVCache", "QuantisedCache", "ForgettingCache"})
 
 
 def reuse_of(caches: LayerCaches) -> Reuse:

@@ -67,7 +67,8 @@ class KvStorage(Protocol):
         ...
 
     def length(self, key: int) -> int:
-        """Tokens that are stored of a sequence; 0 for an unknown one."""
+        """Tokens that are stored of a sequence; 0 for an unknown one, and for one that does not have all of its tokens
+        any more, of which nothing can be saved."""
         ...
 
     def growth(self, key: int, tokens: int) -> int:

@@ -13,6 +13,7 @@ from mlxcel.engine.request import SamplingParams
 from mlxcel.engine.sampling.adaptive_p import near
 from mlxcel.engine.sampling.candidates import Candidates, Floats
 from mlxcel.engine.sampling.draw import draw
+from mlxcel.engine.sampling.min_keep import at_least
 from mlxcel.engine.sampling.min_p import min_p
 from mlxcel.engine.sampling.mirostat import mirostat
 from mlxcel.engine.sampling.p_less import p_less
@@ -68,8 +69,9 @@ def _truncated(candidates: Candidates, params: SamplingParams, step: Step) -> Ca
     candidates = top_n_sigma(candidates, params.top_n_sigma)
     if params.p_less:
         candidates = p_less(candidates, params.temperature)
-    candidates = typical_p(candidates, params.typical_p)
+    least = params.min_keep
+    candidates = typical_p(candidates, params.typical_p, least)
     candidates = top_k(candidates, params.top_k)
-    candidates = top_p(candidates, params.top_p)
-    candidates = min_p(candidates, params.min_p)
-    return exclude_top_choices(candidates, params.xtc_threshold) if step.exclude_top else candidates
+    candidates = at_least(least, top_p(candidates, params.top_p), candidates)
+    candidates = at_least(least, min_p(candidates, params.min_p), candidates)
+    return exclude_top_choices(candidates, params.xtc_threshold, least) if step.exclude_top else candidates

@@ -81,6 +81,7 @@ class NativeRows:
             top_k=params.top_k,
             top_p=params.top_p,
             min_p=params.min_p,
+            min_keep=params.min_keep,
             xtc_threshold=params.xtc_threshold,
             dynatemp_range=params.dynatemp_range,
             dynatemp_exponent=params.dynatemp_exponent,

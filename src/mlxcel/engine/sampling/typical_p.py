@@ -13,9 +13,9 @@ from mlxcel.engine.sampling.candidates import Candidates, single
 from mlxcel.engine.sampling.weights import moments, weights
 
 
-def typical_p(candidates: Candidates, p: float) -> Candidates:
+def typical_p(candidates: Candidates, p: float, min_keep: int = 0) -> Candidates:
     """Rank tokens by how far their surprise -log(probability) is from the entropy, and keep the first that together
-    have the probability `p`; 1 or more keeps all. The best token may go."""
+    have the probability `p`, and no fewer than `min_keep`; 1 or more keeps all. The best token may go."""
     if p >= 1.0:
         return candidates
     logits = candidates.logits
@@ -26,4 +26,4 @@ def typical_p(candidates: Candidates, p: float) -> Candidates:
         ranked = np.argsort(np.abs(logits - centre), kind="stable")
     cumulative = np.cumsum(weights(logits, 1.0)[ranked], dtype=np.float64)
     crossing = int(np.searchsorted(cumulative, p * sums.mass, side="left"))
-    return candidates.at(np.sort(ranked[: crossing + 1]))
+    return candidates.at(np.sort(ranked[: max(crossing + 1, min_keep)]))
