@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any, cast
 
+from mlxcel.grammar.complexity import DATA, NAMED, check_complexity
 from mlxcel.grammar.errors import NotCompiled
 from mlxcel.grammar.unions import exclusive
 
@@ -27,12 +28,6 @@ _OPTIONS: dict[str, Any] = {
 
 _ENGINE_KEYWORD = "x-guidance"
 """Holds the options. What a client puts there is overwritten."""
-
-_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords whose value holds schemas under names that the user chose."""
-
-_DATA = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose value is no schema."""
 
 _FORMATS = frozenset(
     (
@@ -62,6 +57,7 @@ _KEYWORDS = frozenset(
 def engine_schema(schema: dict[str, Any]) -> str:
     """The schema that the engine is to read, as JSON. `schema` is within the limits. What is wrong with it shows at the
     latest when the engine compiles it. Raises NotCompiled."""
+    check_complexity(schema)
     return json.dumps({**_prepared(schema, schema), _ENGINE_KEYWORD: _OPTIONS})
 
 
@@ -91,9 +87,9 @@ def _prepared(schema: Any, root: dict[str, Any]) -> Any:
     _check_count(node)
     out: dict[str, Any] = {}
     for keyword, value in node.items():
-        if keyword in _DATA:
+        if keyword in DATA:
             out[keyword] = value
-        elif keyword in _NAMED and isinstance(value, dict):
+        elif keyword in NAMED and isinstance(value, dict):
             out[keyword] = {name: _prepared(member, root) for name, member in cast(dict[str, Any], value).items()}
         else:
             out[keyword] = _prepared(value, root)
@@ -102,6 +98,7 @@ def _prepared(schema: Any, root: dict[str, Any]) -> Any:
     if "oneOf" in out and "anyOf" not in out and exclusive(node["oneOf"], root):
         out["anyOf"] = out.pop("oneOf")
     _make_exact(out)
+    _keep_out(out)
     return out
 
 
@@ -117,6 +114,21 @@ def _make_exact(node: dict[str, Any]) -> None:
             node |= exact
         elif isinstance(others := node.get("allOf", []), list):  # else the engine will refuse it
             node["allOf"] = [*cast(list[Any], others), exact]
+
+
+def _keep_out(node: dict[str, Any]) -> None:
+    """Move excluded bounds inwards by next to nothing where the engine would let one through: a whole number, with the
+    other bound less than 1 away."""
+    if node.get("type") == "integer":
+        return
+    for name, others, direction in (
+        ("exclusiveMinimum", ("maximum", "exclusiveMaximum"), 1),
+        ("exclusiveMaximum", ("minimum", "exclusiveMinimum"), -1),
+    ):
+        bound = node.get(name)
+        far = [value for other in others if isinstance(value := node.get(other), int | float)]
+        if isinstance(bound, int) and any(0 < (value - bound) * direction < 1 for value in far):
+            node[name] = bound + direction * max(1e-9, abs(bound) * 1e-12)
 
 
 def _check_names(node: dict[str, Any]) -> None:
