@@ -57,6 +57,8 @@ def accepts(compiler: Compiler, schema: dict[str, Any], text: str | bytes) -> bo
         ({"minProperties": 2, "properties": {"a": {}, "b": {}}, "additionalProperties": False}, "minProperties"),
         ({"properties": {f"{SECRET}\n": {}}}, "control characters"),
         ({"required": [f"{SECRET}\x7f"]}, "control characters"),
+        ({"const": 1e20, "type": "integer"}, "more than 63 bits"),
+        ({"enum": [SECRET, {"a": [2**64 - 1]}]}, "more than 63 bits"),
         ({"x-guidance": {"lenient": True}, "not": {"const": SECRET}}, "not supported: not"),
     ],
 )

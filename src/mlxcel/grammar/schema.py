@@ -85,6 +85,8 @@ def _prepared(schema: Any, root: dict[str, Any]) -> Any:
     node = cast(dict[str, Any], schema)
     _check_names(node)
     _check_count(node)
+    if _holds_huge([node.get("const"), node.get("enum")]):
+        raise NotCompiled("response_format schema has a const or an enum with a number of more than 63 bits")
     out: dict[str, Any] = {}
     for keyword, value in node.items():
         if keyword in DATA:
@@ -143,6 +145,15 @@ def _check_count(node: dict[str, Any]) -> None:
     least = node.get("minProperties")
     if isinstance(least, int | float) and least > len(set(_names(node.get("required")))):
         raise NotCompiled("response_format schema has a minProperties above the number of required properties")
+
+
+def _holds_huge(data: Any) -> bool:
+    """Whether there is a number that the engine would change: it has 64 bits for whole ones."""
+    if isinstance(data, list):
+        return any(map(_holds_huge, cast(list[Any], data)))
+    if isinstance(data, dict):
+        return _holds_huge(list(cast(dict[str, Any], data).values()))
+    return isinstance(data, int | float) and not -(2**63) < data < 2**63
 
 
 def _names(value: Any) -> list[str]:
