@@ -91,6 +91,11 @@ class TestToolCallArguments:
     def test_strings_where_the_template_wants_them(self, arguments: Any, text: str) -> None:
         assert one(with_call(arguments), STRINGS)["tool_calls"][0]["function"]["arguments"] == text
 
+    def test_null_fields_of_a_call_are_absent(self) -> None:
+        calls = [{"id": None, "type": None, "function": {"name": "f", "arguments": None}}]
+        call = one({"role": "assistant", "tool_calls": calls})["tool_calls"][0]
+        assert call == {"type": "function", "function": {"name": "f", "arguments": {}}}
+
     def test_no_calls_is_no_field(self) -> None:
         assert "tool_calls" not in one({"role": "assistant", "content": "x", "tool_calls": []})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,17 @@ def test_one_call_or_several(compiler: Compiler) -> None:
     assert spell(several, TOKENIZER, call) is False
     assert allowed(several) == [ord("\n"), 256]
     assert spell(several, TOKENIZER, b"\n" + call) is False
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"type": None, "properties": None, "required": None}, {"type": "string"}, {"type": ["object", "null"]}],
+)
+def test_arguments_are_an_object_whatever_a_client_writes(compiler: Compiler, parameters: dict[str, Any]) -> None:
+    rule = compiler.forced_tools([Tool("now", parameters)], LLAMA3, once=True)
+    assert spell(rule.begin(), TOKENIZER, '{"name": "now", "parameters": {}}')
+    for other in ("null", '"'):
+        assert spell(rule.begin(), TOKENIZER, f'{{"name": "now", "parameters": {other}') is None
 
 
 def test_what_no_grammar_can_be_made_of(compiler: Compiler) -> None:

@@ -57,6 +57,8 @@ def accepts(compiler: Compiler, schema: dict[str, Any], text: str | bytes) -> bo
         ({"minProperties": 2, "properties": {"a": {}, "b": {}}, "additionalProperties": False}, "minProperties"),
         ({"properties": {f"{SECRET}\n": {}}}, "control characters"),
         ({"required": [f"{SECRET}\x7f"]}, "control characters"),
+        ({"const": 1e20, "type": "integer"}, "more than 63 bits"),
+        ({"enum": [SECRET, {"a": [2**64 - 1]}]}, "more than 63 bits"),
         ({"x-guidance": {"lenient": True}, "not": {"const": SECRET}}, "not supported: not"),
     ],
 )
@@ -148,3 +150,16 @@ def test_tokenizers_that_cannot_be_constrained() -> None:
                 compiler.schema({"type": "object"})
     with pytest.raises(GrammarError, match="too large"):  # that is looked at first
         compiler.schema({"anyOf": [{"$ref": "#"}] * 65})
+
+
+@pytest.mark.parametrize(
+    ("schema", "excluded", "inside"),
+    [
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, "0", "0.01"),
+        ({"type": "number", "exclusiveMinimum": 99.0, "exclusiveMaximum": 99.5}, "99", "99.2"),
+        ({"type": ["number", "null"], "minimum": -1.5, "exclusiveMaximum": -1}, "-1", "-1.001"),
+    ],
+)
+def test_excluded_bounds_stay_out(compiler: Compiler, schema: dict[str, Any], excluded: str, inside: str) -> None:
+    assert not accepts(compiler, schema, excluded)
+    assert accepts(compiler, schema, inside)

@@ -161,7 +161,8 @@ def _tool_call(call: Any, where: str, style: TemplateStyle) -> dict[str, Any]:
     if not isinstance(fields.get("name"), str):
         raise PromptError(f"{where}.function.name must be a string")
     fields["arguments"] = _arguments(fields.get("arguments"), style)
-    return {"type": "function", **cast(Mapping[str, Any], call), "function": fields}
+    said = {key: value for key, value in cast(Mapping[str, Any], call).items() if value is not None}
+    return {"type": "function", **said, "function": fields}
 
 
 def _arguments(arguments: Any, style: TemplateStyle) -> Any:

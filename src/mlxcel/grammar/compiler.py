@@ -80,9 +80,9 @@ class Compiler:
         vocabulary = self._words()
         state: Any = llguidance.LLMatcher(vocabulary.trie, f"{_FREE_TOKENS}\n{rules}", log_level=0, limits=_LIMITS)
         if state.is_error():
-            detail: str = state.get_error()
-            log.info("a grammar was refused: %s", " ".join(detail.split())[:500])
-            raise refused(detail)
+            error = refused(state.get_error())  # whose text the log must not hold: the engine quotes the schema
+            log.info("a grammar was refused: %s", error)
+            raise error
         try:
             rule = CompiledRule(vocabulary, Matcher(vocabulary, state))
         except ConstraintError as error:  # no text satisfies it

@@ -69,11 +69,16 @@ def forced_tools(tools: Sequence[Tool], form: WireForm, vocabulary: Vocabulary, 
     for index, tool in enumerate(tools):
         head = f'{{"name": {json.dumps(tool.name)}, "{form.arguments_key}": '
         lines.append(f'function_{index}: {json.dumps(head)} arguments_{index} "}}"')
-        lines.append(f"arguments_{index}: %json {engine_schema({'type': 'object'} | (tool.parameters or {}))}")
+        lines.append(f"arguments_{index}: %json {engine_schema(_arguments(tool))}")
     grammar = "\n".join(lines)
     if len(grammar.encode()) > MAX_BYTES:
         raise NotCompiled("the tools are too large for a grammar")
     return grammar
+
+
+def _arguments(tool: Tool) -> dict[str, Any]:
+    """The schema of a call's arguments, which are an object. Some clients write null for a keyword they do not use."""
+    return {key: value for key, value in (tool.parameters or {}).items() if value is not None} | {"type": "object"}
 
 
 def _literal(text: str, vocabulary: Vocabulary) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from mlxcel.engine.constraint import ConstraintError, Words
 from mlxcel.grammar.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
+
+_LIMIT = re.compile(r"Current row has \d+ items|Too many items|too many states|[Ll]exer fuel|NoExtensionBias")
 
 
 class Matcher:
@@ -57,5 +60,7 @@ class Matcher:
         return state.is_accepting() and not np.bitwise_and(self._words, self._inner).any()
 
     def _failure(self, what: str) -> ConstraintError:
-        log.warning("%s: %s", what, " ".join(self._state.get_error().split())[:500])
+        # The engine's words may quote the schema or the text. Of a limit they only tell which it was.
+        limit = _LIMIT.search(self._state.get_error())
+        log.warning("%s%s", what, f": {limit[0]}" if limit else "")
         return ConstraintError(what)

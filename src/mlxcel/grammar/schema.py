@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any, cast
 
+from mlxcel.grammar.complexity import DATA, NAMED, check_complexity
 from mlxcel.grammar.errors import NotCompiled
 from mlxcel.grammar.unions import exclusive
 
@@ -27,12 +28,6 @@ _OPTIONS: dict[str, Any] = {
 
 _ENGINE_KEYWORD = "x-guidance"
 """Holds the options. What a client puts there is overwritten."""
-
-_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords whose value holds schemas under names that the user chose."""
-
-_DATA = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose value is no schema."""
 
 _FORMATS = frozenset(
     (
@@ -62,6 +57,7 @@ _KEYWORDS = frozenset(
 def engine_schema(schema: dict[str, Any]) -> str:
     """The schema that the engine is to read, as JSON. `schema` is within the limits. What is wrong with it shows at the
     latest when the engine compiles it. Raises NotCompiled."""
+    check_complexity(schema)
     return json.dumps({**_prepared(schema, schema), _ENGINE_KEYWORD: _OPTIONS})
 
 
@@ -89,11 +85,13 @@ def _prepared(schema: Any, root: dict[str, Any]) -> Any:
     node = cast(dict[str, Any], schema)
     _check_names(node)
     _check_count(node)
+    if _holds_huge([node.get("const"), node.get("enum")]):
+        raise NotCompiled("response_format schema has a const or an enum with a number of more than 63 bits")
     out: dict[str, Any] = {}
     for keyword, value in node.items():
-        if keyword in _DATA:
+        if keyword in DATA:
             out[keyword] = value
-        elif keyword in _NAMED and isinstance(value, dict):
+        elif keyword in NAMED and isinstance(value, dict):
             out[keyword] = {name: _prepared(member, root) for name, member in cast(dict[str, Any], value).items()}
         else:
             out[keyword] = _prepared(value, root)
@@ -102,6 +100,7 @@ def _prepared(schema: Any, root: dict[str, Any]) -> Any:
     if "oneOf" in out and "anyOf" not in out and exclusive(node["oneOf"], root):
         out["anyOf"] = out.pop("oneOf")
     _make_exact(out)
+    _keep_out(out)
     return out
 
 
@@ -119,6 +118,21 @@ def _make_exact(node: dict[str, Any]) -> None:
             node["allOf"] = [*cast(list[Any], others), exact]
 
 
+def _keep_out(node: dict[str, Any]) -> None:
+    """Move excluded bounds inwards by next to nothing where the engine would let one through: a whole number, with the
+    other bound less than 1 away."""
+    if node.get("type") == "integer":
+        return
+    for name, others, direction in (
+        ("exclusiveMinimum", ("maximum", "exclusiveMaximum"), 1),
+        ("exclusiveMaximum", ("minimum", "exclusiveMinimum"), -1),
+    ):
+        bound = node.get(name)
+        far = [value for other in others if isinstance(value := node.get(other), int | float)]
+        if isinstance(bound, int) and any(0 < (value - bound) * direction < 1 for value in far):
+            node[name] = bound + direction * max(1e-9, abs(bound) * 1e-12)
+
+
 def _check_names(node: dict[str, Any]) -> None:
     """Control characters can be written in several ways, and the engine would take one for an additional property."""
     names = [*_names(node.get("properties")), *_names(node.get("required"))]
@@ -131,6 +145,15 @@ def _check_count(node: dict[str, Any]) -> None:
     least = node.get("minProperties")
     if isinstance(least, int | float) and least > len(set(_names(node.get("required")))):
         raise NotCompiled("response_format schema has a minProperties above the number of required properties")
+
+
+def _holds_huge(data: Any) -> bool:
+    """Whether there is a number that the engine would change: it has 64 bits for whole ones."""
+    if isinstance(data, list):
+        return any(map(_holds_huge, cast(list[Any], data)))
+    if isinstance(data, dict):
+        return _holds_huge(list(cast(dict[str, Any], data).values()))
+    return isinstance(data, int | float) and not -(2**63) < data < 2**63
 
 
 def _names(value: Any) -> list[str]:

@@ -157,6 +157,9 @@ def test_requests_as_clients_send_them() -> None:
     }
     assert ask(**fields) == "user=hi;||"
     assert ask(tools=[TOOL], tool_choice="none") == "user=hi;||"
+    call = {"id": None, "type": None, "function": {"name": "f", "arguments": None}}
+    history = [{"role": "assistant", "content": "so", "tool_calls": [call]}, {"role": "tool", "content": "1"}]
+    assert ask(messages=history) == "assistant=so;tool=1;||"
 
 
 def test_log_probabilities_are_null_unless_asked_for() -> None:

@@ -150,7 +150,7 @@ class ToolCall(msgspec.Struct):
 
     function: CalledFunction
     id: str | None = None
-    type: str = "function"
+    type: str | None = "function"
 
 
 class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
