@@ -1,0 +1,54 @@
+"""A model that looks up the weather: it calls a tool for each city, and then reads out the results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from mlxcel.config import ServerConfig
+from tests.api.stub import listening, serving, with_info
+from tests.engine.scripted import EOS, ScriptedBackend
+
+TEMPLATE = Path(__file__).parents[1] / "chat" / "templates" / "hermes.jinja"
+QUESTION = "How is the weather?"
+CITIES = ("Oslo", "Zürich")
+LEAD = "I look it up.\n"
+ANSWER = "It is as follows. Oslo: 3 °C; Zürich: 3 °C"
+"""How two cities' loop ends."""
+CUT_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Os'
+WITHIN_CALL = len(LEAD + CUT_CALL)
+"""Tokens after which an answer breaks off in the arguments of its first call."""
+
+
+def weather_in(city: str) -> str:
+    """What the tool says."""
+    return f"{city}: 3 °C"
+
+
+def call(name: str, **arguments: object) -> str:
+    """A call as the model writes it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+
+
+def model(*cities: str, tool: str = "get_weather", then: str = "") -> ScriptedBackend:
+    """The model. A prompt that has as many results as there are cities is answered in words, or with `then`."""
+
+    def script(prompt: bytes) -> list[int]:
+        results = re.findall("<tool_response>\n(.*?)\n</tool_response>", prompt.decode(), re.DOTALL)
+        if len(results) >= len(cities):
+            text = then or f"It is as follows. {'; '.join(results)}"
+        else:
+            text = LEAD + "\n".join(call(tool, city=city) for city in cities)
+        return [*text.encode(), EOS]
+
+    return with_info(ScriptedBackend(script, context=32768), chat_template=TEMPLATE.read_text())
+
+
+@asynccontextmanager
+async def at(backend: ScriptedBackend, config: ServerConfig | None = None) -> AsyncIterator[str]:
+    """The address of a server with this model."""
+    async with serving(backend, config) as served, listening(served.app) as address:
+        yield f"{address}/v1"
