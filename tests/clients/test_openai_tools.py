@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 import openai
 import pytest
@@ -15,27 +15,19 @@ from pydantic import BaseModel
 from tests.api.stub import run
 from tests.engine.scripted import ScriptedBackend
 
-from .weather import ANSWER, CITIES, LEAD, QUESTION, WITHIN_CALL, at, call, model, weather_in
+from .weather import ANSWER, CITIES, LEAD, QUESTION, REPORT, WITHIN_CALL, Report, at, call, model, weather_in
 
 MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]
 
 
-class get_weather(BaseModel):  # noqa: N801 - the SDK names the function after the class
+class get_weather(BaseModel):
     """The weather in a city."""
 
     city: str
 
 
-class Report(BaseModel):
-    """A structured answer that a small model can hardly make long."""
-
-    city: Literal["Oslo", "Zürich"]
-    sky: Literal["clear", "cloudy"]
-    windy: bool
-
-
 TOOLS = [pydantic_function_tool(get_weather)]
-REPORT = [pydantic_function_tool(Report)]
+FORM = [pydantic_function_tool(Report)]
 NAMED: Any = {"type": "function", "function": {"name": "Report"}}
 
 
@@ -191,7 +183,7 @@ def test_forced_calls_of_the_default_model(real_url: str, choice: Any) -> None:
                 "model": "any",
                 "messages": MESSAGES,
                 "temperature": 0,
-                "tools": REPORT,
+                "tools": FORM,
                 "tool_choice": choice,
                 "parallel_tool_calls": False,
             }
@@ -203,7 +195,7 @@ def test_forced_calls_of_the_default_model(real_url: str, choice: Any) -> None:
             assert streamed.function.parsed_arguments == whole.function.parsed_arguments
             history = [*MESSAGES, final.choices[0].message]
             history.append({"role": "tool", "tool_call_id": streamed.id, "content": "filed"})
-            rest = await completions.create(model="any", messages=history, tools=REPORT, max_completion_tokens=8)
+            rest = await completions.create(model="any", messages=history, tools=FORM, max_completion_tokens=8)
             assert rest.usage.completion_tokens
 
     run(work())
@@ -211,16 +203,15 @@ def test_forced_calls_of_the_default_model(real_url: str, choice: Any) -> None:
 
 def test_the_last_step_may_be_a_call_too() -> None:
     """A structured answer by way of a tool."""
-    report = Report(city="Zürich", sky="clear", windy=False)
 
     async def work() -> None:
-        async with scripted(model(*CITIES, then=call("Report", **report.model_dump()))) as completions:
-            tools = [*TOOLS, *REPORT]
+        async with scripted(model(*CITIES, then=call("Report", **REPORT.model_dump()))) as completions:
+            tools = [*TOOLS, *FORM]
             called = (await completions.parse(model="any", messages=MESSAGES, tools=tools)).choices[0].message
             history = [*MESSAGES, called, *results_of(called.tool_calls)]
             second = await completions.parse(model="any", messages=history, tools=tools)
             [answer] = second.choices[0].message.tool_calls
-            assert answer.function.parsed_arguments == report
+            assert answer.function.parsed_arguments == REPORT
             assert second.choices[0].message.content is None
 
     run(work())

@@ -7,6 +7,9 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
 
 from mlxcel.config import ServerConfig
 from tests.api.stub import listening, serving, with_info
@@ -21,6 +24,17 @@ ANSWER = "It is as follows. Oslo: 3 °C; Zürich: 3 °C"
 CUT_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Os'
 WITHIN_CALL = len(LEAD + CUT_CALL)
 """Tokens after which an answer breaks off in the arguments of its first call."""
+
+
+class Report(BaseModel):
+    """A structured answer that a small model can hardly make long."""
+
+    city: Literal["Oslo", "Zürich"]
+    sky: Literal["clear", "cloudy"]
+    windy: bool
+
+
+REPORT = Report(city="Zürich", sky="clear", windy=False)
 
 
 def weather_in(city: str) -> str:
