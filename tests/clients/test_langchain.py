@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from tests.api.stub import run
 
-from .weather import ANSWER, CITIES, LEAD, QUESTION, WITHIN_CALL, Report, at, model, weather_in
+from .weather import ANSWER, CITIES, LEAD, QUESTION, THINKING, WITHIN_CALL, Report, at, model, weather_in
 
 MESSAGES: list[BaseMessage] = [HumanMessage(QUESTION)]
 
@@ -68,6 +68,18 @@ def test_two_steps(streamed: bool) -> None:
             assert answer.response_metadata["finish_reason"] == "stop"
             assert answer.usage_metadata is not None
             assert answer.usage_metadata["output_tokens"] == len(ANSWER.encode())
+
+    run(work())
+
+
+def test_two_steps_of_a_model_that_thinks() -> None:
+    async def work() -> None:
+        async with at(model(*CITIES, lead=THINKING)) as url, chat(url) as llm:
+            chain = llm.bind_tools([WEATHER])
+            called = await joined(chain, MESSAGES)
+            assert called.content == ""
+            results = [await WEATHER.ainvoke(each) for each in called.tool_calls]
+            assert (await joined(chain, [*MESSAGES, called, *results])).content == ANSWER
 
     run(work())
 

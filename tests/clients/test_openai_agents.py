@@ -12,6 +12,7 @@ from agents import (
     Agent,
     ModelSettings,
     OpenAIChatCompletionsModel,
+    ReasoningItem,
     RunConfig,
     Runner,
     ToolCallItem,
@@ -22,7 +23,7 @@ from openai import AsyncOpenAI
 
 from tests.api.stub import run
 
-from .weather import ANSWER, CITIES, LEAD, QUESTION, WITHIN_CALL, Report, at, model, weather_in
+from .weather import ANSWER, CITIES, LEAD, QUESTION, THINKING, THOUGHT, WITHIN_CALL, Report, at, model, weather_in
 
 SILENT = RunConfig(tracing_disabled=True)
 
@@ -76,11 +77,23 @@ def test_two_steps(streamed: bool) -> None:
 
 
 @both_ways
+def test_two_steps_of_a_model_that_thinks(streamed: bool) -> None:
+    async def work() -> None:
+        async with at(model(*CITIES, lead=THINKING)) as url, agent(url, tools=[get_weather]) as forecaster:
+            result = await finished(forecaster, streamed)
+            assert result.final_output == ANSWER
+            [thought] = [item.raw_item for item in result.new_items if isinstance(item, ReasoningItem)]
+            assert thought.summary[0].text == THOUGHT
+
+    run(work())
+
+
+@both_ways
 def test_an_agent_hands_over_to_another(streamed: bool) -> None:
     """A hand-over is a call of a tool without arguments."""
 
     async def work() -> None:
-        async with at(model("", tool="transfer_to_reader")) as url, agent(url) as reader:
+        async with at(model("", tool="transfer_to_reader", lead="")) as url, agent(url) as reader:
             reader = reader.clone(name="reader")
             async with agent(url, handoffs=[reader]) as forecaster:
                 result = await finished(forecaster, streamed)
@@ -144,5 +157,20 @@ def test_forced_calls_of_the_default_model(real_url: str, streamed: bool) -> Non
         async with agent(real_url, model_settings=settings, **options) as reporter:
             result = await finished(reporter, streamed)
             assert result.final_output.startswith("filed: ")
+
+    run(work())
+
+
+@pytest.mark.real_model
+def test_an_output_type_leaves_no_room_for_calls(real_url: str) -> None:
+    """Every answer is held to the schema; who wants both has one agent call, and another one report."""
+
+    async def work() -> None:
+        async with agent(real_url, output_type=Report, tools=[get_weather]) as reporter:
+            result = await finished(reporter.clone(model_settings=ModelSettings(temperature=0)), streamed=False)
+            assert isinstance(result.final_output, Report)
+            assert not any(isinstance(item, ToolCallItem) for item in result.new_items)
+            with pytest.raises(openai.BadRequestError, match="excludes a response_format"):
+                await finished(reporter.clone(model_settings=ModelSettings(tool_choice="required")), streamed=False)
 
     run(work())

@@ -10,13 +10,27 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic_ai import Agent, ModelSettings, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.exceptions import IncompleteToolCall, ModelHTTPError
-from pydantic_ai.messages import FunctionToolCallEvent, ModelResponse, ToolCallPart
+from pydantic_ai.messages import FunctionToolCallEvent, ModelResponse, ThinkingPart, ToolCallPart
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.api.stub import run
 
-from .weather import ANSWER, CITIES, LEAD, QUESTION, REPORT, WITHIN_CALL, Report, at, call, model, weather_in
+from .weather import (
+    ANSWER,
+    CITIES,
+    LEAD,
+    QUESTION,
+    REPORT,
+    THINKING,
+    THOUGHT,
+    WITHIN_CALL,
+    Report,
+    at,
+    call,
+    model,
+    weather_in,
+)
 
 
 async def get_weather(city: str) -> str:
@@ -77,11 +91,22 @@ def test_two_steps_streamed() -> None:
     run(work())
 
 
+def test_two_steps_of_a_model_that_thinks() -> None:
+    async def work() -> None:
+        async with at(model(*CITIES, lead=THINKING)) as url, agent(url, tools=[get_weather]) as forecaster:
+            for result in (await forecaster.run(QUESTION), (await streamed(forecaster))[0]):
+                assert result.output == ANSWER
+                history = [part for message in result.all_messages() for part in message.parts]
+                assert [part.content for part in history if isinstance(part, ThinkingPart)] == [THOUGHT]
+
+    run(work())
+
+
 def test_two_steps_to_a_structured_answer() -> None:
     """The answer is a call too, of a tool that the client made of the type."""
 
     async def work() -> None:
-        backend = model(*CITIES, then=call("final_result", **REPORT.model_dump()))
+        backend = model(*CITIES, lead="", then=call("final_result", **REPORT.model_dump()))
         async with at(backend) as url, agent(url, ToolOutput(Report), tools=[get_weather]) as forecaster:
             result = await forecaster.run(QUESTION)
             assert result.output == REPORT

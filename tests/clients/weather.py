@@ -19,6 +19,8 @@ TEMPLATE = Path(__file__).parents[1] / "chat" / "templates" / "hermes.jinja"
 QUESTION = "How is the weather?"
 CITIES = ("Oslo", "Zürich")
 LEAD = "I look it up.\n"
+THOUGHT = "Two cities."
+THINKING = f"<think>\n{THOUGHT}\n</think>\n\n"
 ANSWER = "It is as follows. Oslo: 3 °C; Zürich: 3 °C"
 """How two cities' loop ends."""
 CUT_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Os'
@@ -47,18 +49,22 @@ def call(name: str, **arguments: object) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
 
 
-def model(*cities: str, tool: str = "get_weather", then: str = "") -> ScriptedBackend:
-    """The model. A prompt that has as many results as there are cities is answered in words, or with `then`."""
+def model(*cities: str, tool: str = "get_weather", lead: str = LEAD, then: str = "") -> ScriptedBackend:
+    """The model. A prompt that has as many results as there are cities is answered in words, or with `then`.
+
+    lead: what it says before its calls; reasoning in tags is reasoning.
+    """
 
     def script(prompt: bytes) -> list[int]:
         results = re.findall("<tool_response>\n(.*?)\n</tool_response>", prompt.decode(), re.DOTALL)
         if len(results) >= len(cities):
             text = then or f"It is as follows. {'; '.join(results)}"
         else:
-            text = LEAD + "\n".join(call(tool, city=city) for city in cities)
+            text = lead + "\n".join(call(tool, city=city) for city in cities)
         return [*text.encode(), EOS]
 
-    return with_info(ScriptedBackend(script, context=32768), chat_template=TEMPLATE.read_text())
+    template = TEMPLATE.read_text() + "{# <think> #}" * ("<think>" in lead)
+    return with_info(ScriptedBackend(script, context=32768), chat_template=template)
 
 
 @asynccontextmanager
