@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from tests.api.stub import run
 
-from .weather import ANSWER, CITIES, LEAD, QUESTION, THINKING, WITHIN_CALL, Report, at, model, weather_in
+from .weather import ANSWER, CITIES, LEAD, QUESTION, THINKING, WITHIN_CALL, Forecast, Report, at, model, weather_in
 
 MESSAGES: list[BaseMessage] = [HumanMessage(QUESTION)]
 
@@ -113,13 +113,15 @@ def test_refusals_have_our_words() -> None:
 
 @pytest.mark.real_model
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")  # the client dumps what the SDK parsed
-@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
-def test_structured_answers_of_the_default_model(real_url: str, method: Any) -> None:
+@pytest.mark.parametrize(
+    ("method", "kind"), [("json_schema", Report), ("json_schema", Forecast), ("function_calling", Report)]
+)
+def test_structured_answers_of_the_default_model(real_url: str, method: Any, kind: Any) -> None:
     async def work() -> None:
         async with chat(real_url, temperature=0) as llm:
-            structured = llm.with_structured_output(Report, method=method)
+            structured = llm.with_structured_output(kind, method=method)
             whole = await structured.ainvoke(MESSAGES)
-            assert isinstance(whole, Report)
+            assert isinstance(whole, kind)
             streamed = [part async for part in structured.astream(MESSAGES)]
             assert streamed[-1] == whole
 

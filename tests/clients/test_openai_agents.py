@@ -23,7 +23,20 @@ from openai import AsyncOpenAI
 
 from tests.api.stub import run
 
-from .weather import ANSWER, CITIES, LEAD, QUESTION, THINKING, THOUGHT, WITHIN_CALL, Report, at, model, weather_in
+from .weather import (
+    ANSWER,
+    CITIES,
+    LEAD,
+    QUESTION,
+    THINKING,
+    THOUGHT,
+    WITHIN_CALL,
+    Forecast,
+    Report,
+    at,
+    model,
+    weather_in,
+)
 
 SILENT = RunConfig(tracing_disabled=True)
 
@@ -90,8 +103,6 @@ def test_two_steps_of_a_model_that_thinks(streamed: bool) -> None:
 
 @both_ways
 def test_an_agent_hands_over_to_another(streamed: bool) -> None:
-    """A hand-over is a call of a tool without arguments."""
-
     async def work() -> None:
         async with at(model("", tool="transfer_to_reader", lead="")) as url, agent(url) as reader:
             reader = reader.clone(name="reader")
@@ -130,18 +141,19 @@ def test_refusals_have_our_words(streamed: bool) -> None:
             at(model(*CITIES)) as url,
             agent(url, model_settings=ModelSettings(temperature=-1)) as forecaster,
         ):
-            with pytest.raises(openai.BadRequestError, match=r"'temperature'"):
+            with pytest.raises(openai.BadRequestError, match="'temperature'"):
                 await finished(forecaster, streamed)
 
     run(work())
 
 
 @pytest.mark.real_model
-def test_structured_answers_of_the_default_model(real_url: str) -> None:
+@pytest.mark.parametrize("kind", [Report, Forecast])
+def test_structured_answers_of_the_default_model(real_url: str, kind: Any) -> None:
     async def work() -> None:
-        async with agent(real_url, output_type=Report, model_settings=ModelSettings(temperature=0)) as reporter:
+        async with agent(real_url, output_type=kind, model_settings=ModelSettings(temperature=0)) as reporter:
             whole = (await finished(reporter, streamed=False)).final_output
-            assert isinstance(whole, Report)
+            assert isinstance(whole, kind)
             assert (await finished(reporter, streamed=True)).final_output == whole
 
     run(work())

@@ -17,12 +17,12 @@ from tests.api.stub import frames, run, serving
 from tests.engine.scripted import ScriptedBackend
 
 from .test_openai_sdk import check
-from .weather import ANSWER, CITIES, LEAD, QUESTION, REPORT, WITHIN_CALL, Report, at, call, model, weather_in
+from .weather import ANSWER, CITIES, LEAD, QUESTION, REPORT, WITHIN_CALL, Forecast, Report, at, call, model, weather_in
 
 MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]
 
 
-class get_weather(BaseModel):
+class get_weather(BaseModel):  # the function has the name of the class
     """The weather in a city."""
 
     city: str
@@ -171,12 +171,13 @@ def test_refusals_have_our_words() -> None:
 
 
 @pytest.mark.real_model
-def test_structured_answers_of_the_default_model(real_url: str) -> None:
+@pytest.mark.parametrize("kind", [Report, Forecast])
+def test_structured_answers_of_the_default_model(real_url: str, kind: Any) -> None:
     async def work() -> None:
         async with client_of(real_url) as completions:
-            fields: dict[str, Any] = {"model": "any", "messages": MESSAGES, "temperature": 0, "response_format": Report}
+            fields: dict[str, Any] = {"model": "any", "messages": MESSAGES, "temperature": 0, "response_format": kind}
             parsed = (await completions.parse(**fields)).choices[0].message.parsed
-            assert isinstance(parsed, Report)
+            assert isinstance(parsed, kind)
             async with completions.stream(**fields) as stream:
                 [done] = [event.parsed async for event in stream if event.type == "content.done"]
                 final = await stream.get_final_completion()

@@ -25,6 +25,7 @@ from .weather import (
     THINKING,
     THOUGHT,
     WITHIN_CALL,
+    Forecast,
     Report,
     at,
     call,
@@ -155,12 +156,12 @@ def test_refusals_have_our_words() -> None:
 
 
 @pytest.mark.real_model
-@pytest.mark.parametrize("mode", [NativeOutput, ToolOutput])
-def test_structured_answers_of_the_default_model(real_url: str, mode: Any) -> None:
+@pytest.mark.parametrize(("mode", "kind"), [(NativeOutput, Report), (NativeOutput, Forecast), (ToolOutput, Report)])
+def test_structured_answers_of_the_default_model(real_url: str, mode: Any, kind: Any) -> None:
     async def work() -> None:
-        async with agent(real_url, mode(Report), model_settings=ModelSettings(temperature=0)) as reporter:
+        async with agent(real_url, mode(kind), model_settings=ModelSettings(temperature=0)) as reporter:
             result = await reporter.run(QUESTION)
-            assert isinstance(result.output, Report)
+            assert isinstance(result.output, kind)
             async with reporter.run_stream(QUESTION) as stream:
                 assert await stream.get_output() == result.output
 

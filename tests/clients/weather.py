@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import date
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from mlxcel.config import ServerConfig
 from tests.api.stub import listening, serving, with_info
 from tests.engine.scripted import EOS, ScriptedBackend
 
@@ -23,8 +23,7 @@ THOUGHT = "Two cities."
 THINKING = f"<think>\n{THOUGHT}\n</think>\n\n"
 ANSWER = "It is as follows. Oslo: 3 °C; Zürich: 3 °C"
 """How two cities' loop ends."""
-CUT_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Os'
-WITHIN_CALL = len(LEAD + CUT_CALL)
+WITHIN_CALL = len(LEAD + '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Os')
 """Tokens after which an answer breaks off in the arguments of its first call."""
 
 
@@ -34,6 +33,31 @@ class Report(BaseModel):
     city: Literal["Oslo", "Zürich"]
     sky: Literal["clear", "cloudy"]
     windy: bool
+
+
+class Wind(BaseModel):
+    """A part of a forecast."""
+
+    kind: Literal["wind"]
+    speed: Annotated[int, Field(ge=0, le=200)]
+
+
+class Rain(BaseModel):
+    """Another one."""
+
+    kind: Literal["rain"]
+    likely: bool
+
+
+class Forecast(BaseModel):
+    """A structured answer of many kinds of values, whose schema every client spells in its own way."""
+
+    day: date
+    station: Annotated[str, Field(pattern="^[A-Z]{2}-[0-9]{3}$")]
+    first: Annotated[Wind | Rain, Field(discriminator="kind")]
+    later: Annotated[list[Wind | Rain], Field(max_length=2)]
+    best: Report | None = None
+    range: tuple[Annotated[int, Field(ge=-9, le=9)], bool]
 
 
 REPORT = Report(city="Zürich", sky="clear", windy=False)
@@ -46,7 +70,8 @@ def weather_in(city: str) -> str:
 
 def call(name: str, **arguments: object) -> str:
     """A call as the model writes it."""
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+    written = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{written}\n</tool_call>"
 
 
 def model(*cities: str, tool: str = "get_weather", lead: str = LEAD, then: str = "") -> ScriptedBackend:
@@ -68,7 +93,7 @@ def model(*cities: str, tool: str = "get_weather", lead: str = LEAD, then: str =
 
 
 @asynccontextmanager
-async def at(backend: ScriptedBackend, config: ServerConfig | None = None) -> AsyncIterator[str]:
+async def at(backend: ScriptedBackend) -> AsyncIterator[str]:
     """The address of a server with this model."""
-    async with serving(backend, config) as served, listening(served.app) as address:
+    async with serving(backend) as served, listening(served.app) as address:
         yield f"{address}/v1"
