@@ -57,12 +57,9 @@ def _choices(node: dict[str, Any]) -> int:
     optional = set[Any](cast(dict[str, Any], properties)) if isinstance(properties, dict) else set[Any]()
     if isinstance(required, list):
         optional -= {name for name in cast(list[Any], required) if isinstance(name, str)}
-    containers = (
-        [value for value in cast(list[Any], members) if isinstance(value, dict | list)]
-        if isinstance(members, list)
-        else []
-    )
-    return _PER_OPTIONAL * len(optional) + len(containers)
+    values = cast(list[Any], members) if isinstance(members, list) else []
+    containers = sum(isinstance(value, dict | list) for value in values)
+    return _PER_OPTIONAL * len(optional) + containers
 
 
 def _combines(node: dict[str, Any]) -> bool:
