@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -67,9 +70,21 @@ def create_app(engine: Engine, config: ServerConfig) -> ASGIApp:
             Middleware(KeyAuth, network.api_keys),
         ],
         exception_handlers={HTTPException: answer_routing_error},
+        lifespan=partial(_lifespan, state) if config.model.warmup else None,
     )
     app.router.redirect_slashes = False
     return app
+
+
+@asynccontextmanager
+async def _lifespan(state: AppState, app: Starlette) -> AsyncGenerator[None]:
+    """While the server runs: once the model is there, do what its first requests would else have to wait for."""
+    preparing = asyncio.create_task(state.prepare())
+    try:
+        yield
+    finally:
+        preparing.cancel()
+        await asyncio.gather(preparing, return_exceptions=True)
 
 
 def _bind(handler: Handler, state: AppState) -> Callable[[Request], Awaitable[Any]]:

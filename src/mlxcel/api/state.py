@@ -90,6 +90,12 @@ class AppState:
         """Tokens of context in a slot, for people; 0: the model's own window. Raises Loading or Dead."""
         return self.engine.slot_context if self.config.engine.ctx_size > 0 else 0
 
+    async def prepare(self) -> None:
+        """Wait for the model and get everything ready that is made of it once. Raises what loading raised."""
+        await self.engine.wait_ready()
+        model = await self.model()
+        await anyio.to_thread.run_sync(model.grammars.prepare, limiter=self.grammar_threads)
+
     async def model(self) -> ServedModel:
         """The loaded model. Raises Loading, Dead or Stuck."""
         info = self.engine.info

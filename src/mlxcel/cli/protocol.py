@@ -25,7 +25,7 @@ class _Connection(h11.Connection):
 
     _chunked = False
 
-    def send(self, event: h11.Event) -> bytes | None:
+    def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]  # h11's stub leaves out the result
         """The bytes of an event."""
         if self._chunked and type(event) is h11.Data:
             return b"%x\r\n%b\r\n" % (len(event.data), event.data) if event.data else b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import threading
@@ -58,6 +59,11 @@ class Compiler:
         self._making = threading.Lock()
         self._rules: OrderedDict[bytes, CompiledRule] = OrderedDict()
         self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Do what the first call would else do: read the vocabulary. Of one that cannot be read the call tells."""
+        with contextlib.suppress(UnsupportedTokenizer):
+            self._words()
 
     def schema(self, schema: dict[str, Any]) -> CompiledRule:
         """The rule "JSON that is valid under `schema`". Raises GrammarError."""
