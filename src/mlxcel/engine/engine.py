@@ -36,6 +36,8 @@ DEFAULT_PREFILL_CHUNK = 2048
 
 WATCH_INTERVAL = 1.0
 """Seconds between two looks at a worker that stands still."""
+LOOP_PATIENCE = 0.1
+"""Seconds that the worker waits for the event loop to take a step's events, before it comes with more."""
 CLOSE_GRACE = 1.0
 """Seconds for the worker to say its last, before it is no longer waited for by those who read events."""
 
@@ -99,6 +101,8 @@ class Engine:
         self._in_flight_lock = threading.Lock()
         self._resets: set[asyncio.Future[CacheStats]] = set()
         self._live: weakref.WeakSet[Generation] = weakref.WeakSet()
+        self._delivered = threading.Event()
+        self._delivered.set()
         self._worker = Worker(self._prepare, post=self._post, released=self._released, died=self._died)
 
     def start(self) -> None:
@@ -280,6 +284,9 @@ class Engine:
         return Prepared(backend, scheduler, cache, Admission(backend.kv, cache, self._cache.kv_watermark))
 
     def _post(self, events: list[tuple[Generation, Event]]) -> None:
+        # An event loop that cannot keep up gets the interpreter for a while, instead of more and more to do.
+        self._delivered.wait(LOOP_PATIENCE)
+        self._delivered.clear()
         self._on_loop(self._deliver, events)
 
     def _released(self) -> None:
@@ -304,6 +311,7 @@ class Engine:
             if isinstance(event, Finished):
                 self._live.discard(generation)
             generation.deliver(event)
+        self._delivered.set()
 
     def _watch(self) -> None:
         """End the requests that a worker which stands still keeps waiting, and look again when there may be more.
