@@ -177,6 +177,18 @@ def test_an_idle_engine_forgets_in_time() -> None:
     run(test)
 
 
+def test_what_is_kept_for_ever_is_no_reason_to_end() -> None:
+    """A thread cannot wait for more than some centuries."""
+
+    async def test() -> None:
+        async with Running(cache=dataclasses.replace(CACHE, ttl=10**12)) as s:
+            await s.ask("hello " * 10)
+            await s.idle()
+            assert (await s.ask("hello " * 10))[1] == 59
+
+    run(test)
+
+
 def test_before_and_without_a_cache_the_numbers_are_zero() -> None:
     async def test() -> None:
         engine = Engine(EngineConfig(), lambda: ScriptedBackend(), CACHE)

@@ -49,8 +49,10 @@ def test_a_longer_pattern_is_none() -> None:
     assert not any(detector.push(token) for token in list(range(21)) * 10)
 
 
-@pytest.mark.parametrize("rule", [LoopRule(1, 10**30, 3), LoopRule(10**30, 10**31, 3), LoopRule(10**30, 2, 2)])
-def test_sizes_beyond_any_text_cost_nothing(rule: LoopRule) -> None:
+@pytest.mark.parametrize(
+    "rule", [LoopRule(1, 10**30, 3), LoopRule(10**30, 10**31, 3), LoopRule(10**30, 2, 2), LoopRule(1, 20, 10**30)]
+)
+def test_sizes_and_counts_beyond_any_text_cost_nothing(rule: LoopRule) -> None:
     detector = LoopDetector(rule, 12)
     assert detector.push(1) is False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import pytest
 
@@ -135,5 +136,32 @@ def test_a_model_that_fails_then_goes_on_without() -> None:
             s.backend.fail_prefill = lambda tokens: None
             (generation,) = s.engine.submit([request("again", 5)])
             assert (await collect(generation))[0] == expected(b"again", 5)
+
+    run(test)
+
+
+def test_who_comes_meanwhile_is_served_though_what_was_read_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("bad copy")
+
+    async def test() -> None:
+        async with running() as s:
+            await s.ask(FIRST + "a:", history=len(FIRST))
+            reading = threading.Event()
+
+            def hold(tokens: object) -> None:
+                if not reading.is_set():
+                    reading.set()
+                    s.backend.gate.wait(10)
+
+            s.backend.gate.clear()
+            s.backend.fail_prefill = hold  # type: ignore[assignment]
+            ahead(s)
+            await until(reading.is_set)
+            monkeypatch.setattr(s.kv, "save", broken)
+            (generation,) = s.engine.submit([request("z", 5)])
+            s.backend.gate.set()
+            assert (await s.answer(generation))[0] == expected(b"z", 5)
+            assert not s.kv.sequences
 
     run(test)

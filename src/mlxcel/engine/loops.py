@@ -70,7 +70,7 @@ class LoopDetector:
         self._sizes = np.arange(smallest, largest + 1)
         # For each size: how many of the last tokens equal the one so far before, and how many must.
         self._runs = np.zeros_like(self._sizes)
-        self._needed = self._sizes * (rule.count - 1)
+        self._needed = self._sizes * (min(rule.count, budget + 1) - 1)  # more copies have no size
         self._tokens: npt.NDArray[np.int64] = np.empty(64, np.int64)
         self._length = 0
 

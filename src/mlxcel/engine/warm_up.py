@@ -89,6 +89,8 @@ class WarmUp:
         sequence.boundary = sequence.prefilled
         try:
             self._cache.keep_ahead(sequence)
+        except Exception:  # nobody has asked for it, and whoever interrupts goes on
+            log.exception("what was read ahead was not kept")
         finally:
             self._end()
 

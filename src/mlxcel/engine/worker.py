@@ -155,7 +155,7 @@ class Worker(threading.Thread):
         try:
             while not self._stopping:
                 idle = self._scheduler.idle and not self._warm_up.pending
-                item = self._inbox.get(block=idle, timeout=self._cache.expires_in if idle else None)
+                item = self._inbox.get(block=idle, timeout=self._sleep if idle else None)
                 if isinstance(item, Sequence):
                     self._warm_up.interrupt()
                     self._scheduler.add(item)
@@ -165,6 +165,12 @@ class Worker(threading.Thread):
             if self._scheduler.idle:
                 self._cache.expire()
                 self.cache_stats = self._cache.stats()
+
+    @property
+    def _sleep(self) -> float | None:
+        """Seconds until the cache is to be looked at, no more than a thread can wait; None: never."""
+        seconds = self._cache.expires_in
+        return None if seconds is None else min(seconds, threading.TIMEOUT_MAX)
 
     def _drop_cancelled(self) -> None:
         for sequence in self._scheduler.sequences():

@@ -55,7 +55,9 @@ texts = st.one_of(
     st.lists(st.integers(1, 2), max_size=40),
     st.tuples(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(1, 8)).map(lambda x: x[0] * x[1]),
 )
-breaker_sets = st.sampled_from([(), ("\n",), (5,), (2, "\n"), ("ab",), ("b\n", "aa"), ("bab", 6), DRY_BREAKERS])
+breaker_sets = st.sampled_from(
+    [(), ("\n",), (5,), (2, "\n"), ("ab",), ("b\n", "aa"), ("bab", 6), ("\n", "bbab"), DRY_BREAKERS]
+)
 
 
 @given(texts, texts, st.sampled_from([0, 0, 1, 2, 5, 30]), st.integers(0, 4), breaker_sets)
@@ -122,6 +124,13 @@ def test_its_own_words_count_too() -> None:
     sequence = speaks("", dry_allowed_length=2)
     said = [sequence(favourite("a", "b")) for _ in range(4)]
     assert bytes(said) == b"aaab"  # after "aa", a third was a run of one; the fourth would go on with one of two
+
+
+def test_a_breaker_breaks_once_whatever_others_there_are() -> None:
+    state = Dry(SamplingParams(dry_multiplier=1.0, dry_sequence_breakers=("\n", "x" * 9)), (1, 2, 1), Pieces())
+    for token in (5, 1, 2):
+        state.append(token)
+    assert state.repeats() == {1: 2}
 
 
 @pytest.mark.parametrize(("base", "length"), [(1e4, 3000), (1.75, 3000)])

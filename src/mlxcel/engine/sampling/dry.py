@@ -97,8 +97,12 @@ class Dry:
 
     def _breaks(self, token: int) -> bool:
         """Whether a breaker ends with this token."""
+        known = len(self._text)
         self._text += self._tokenizer.token_bytes(token)
-        found = token in self._break_tokens or any(text in self._text for text in self._break_texts)
+        # A short breaker may lie in what was kept for a longer one: it has had its effect.
+        found = token in self._break_tokens or any(
+            self._text.find(text, max(0, known - len(text) + 1)) >= 0 for text in self._break_texts
+        )
         self._text = self._text[-self._text_kept :] if self._text_kept else b""
         return found
 
