@@ -362,6 +362,19 @@ def test_close_ends_what_does_not_end_in_time() -> None:
     run(test)
 
 
+def test_close_does_not_count_those_whose_client_has_left(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        backend = ScriptedBackend(lambda prompt: [120] * 10**6, context=10**6)
+        async with running(backend) as engine:
+            left, stays = engine.submit([request("a"), request("b")])
+            left.cancel()
+            await engine.close(drain=0.05)
+            assert (await collect(stays))[1].reason is FinishReason.ERROR
+
+    run(test)
+    assert "1 requests ended with an error" in caplog.text
+
+
 @given(
     st.lists(
         st.tuples(st.text(alphabet="abc", min_size=1, max_size=30), st.integers(0, 30), st.booleans()),

@@ -327,7 +327,8 @@ class Engine:
 
     def _end_live(self, message: str, submitted_by: float = math.inf) -> None:
         """Nothing more will come for the sequences that are still open: say so, or their readers would hang."""
-        ended = [generation for generation in self._live if generation.submitted <= submitted_by]
+        live = [generation for generation in self._live if not generation.cancelled]
+        ended = [generation for generation in live if generation.submitted <= submitted_by]
         for generation in ended:
             usage = Usage(len(generation.request.prompt), 0)
             end = Finished(FinishReason.ERROR, StopKind.NONE, usage, Timings(0.0, 0.0, 0.0), message=message)
