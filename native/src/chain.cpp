@@ -57,6 +57,10 @@ class Survivors {
     keep([&](int64_t* out) { return kernels_.at_least(x_, n_, least, out); });
   }
 
+  void keep_largest(int k) {
+    if (k < n_) keep([&](int64_t* out) { return top_k(kernels_, x_, n_, k, out); });
+  }
+
   // Make those at these positions -inf.
   void drop(const int64_t* positions, int count) {
     if (own_ == nullptr) {
@@ -152,12 +156,7 @@ int zipf_size(const Survivors& survivors, double temperature, double surprise) {
 
 void mirostat(Survivors& survivors, int version, double temperature, double surprise) {
   if (version == 1) {
-    const int size = zipf_size(survivors, temperature, surprise);
-    if (size < survivors.count()) {
-      survivors.keep([&](int64_t* out) {
-        return top_k(survivors.kernels(), survivors.logits(), survivors.count(), size, out);
-      });
-    }
+    survivors.keep_largest(zipf_size(survivors, temperature, surprise));
     return;
   }
   const double missing = surprise - std::log2(survivors.mass(temperature));
@@ -176,7 +175,7 @@ void truncate(Survivors& survivors, const Chain& chain, const Step& step) {
     });
   };
   if (chain.typical_p < 1.0) keep(typical, survivors.peak(), chain.typical_p, chain.min_keep);
-  if (chain.top_k > 0 && chain.top_k < survivors.count()) keep(top_k, chain.top_k);
+  if (chain.top_k > 0) survivors.keep_largest(chain.top_k);  // min_keep is for shares, not for a count
   if (chain.top_p < 1.0) keep(nucleus, survivors.peak(), chain.top_p);
   const auto at_least = [](const LogitKernels& kernels, const float* x, int n, double threshold, int64_t* out) {
     return kernels.at_least(x, n, static_cast<float>(threshold), out);

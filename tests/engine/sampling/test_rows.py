@@ -173,6 +173,7 @@ chains = st.builds(
 @example(made(2, 40000, 0.0, 3.0, 0.0), SamplingParams(temperature=1.0, top_k=0, top_p=0.95, min_p=0.0, seed=1))
 @example(made(3, 40000, 0.0, 3.0, 0.0), SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.05, seed=1))
 @example(made(4, 40000, 0.0, 3.0, 0.0), SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=1))
+@example(np.zeros(6, np.float32), SamplingParams(temperature=1.0, top_k=2, top_p=1.0, min_p=0.0, min_keep=5, seed=1))
 def test_a_seed_gives_the_same_tokens_with_and_without_native_kernels(
     native: Rows, row: np.ndarray, params: SamplingParams
 ) -> None:
