@@ -16,6 +16,12 @@ namespace {
 // Two cache lines of x86 (they are fetched in pairs), one of Apple's processors.
 constexpr size_t kLine = 128;
 
+// Within that time a thread that is waited for arrives, unless it has lost its core.
+constexpr std::chrono::microseconds kSpin(50);
+// How long an idle thread stays awake, for the next step of a model: waking it costs a virtual machine a tenth of a
+// step of a small one. It gives way to whoever wants its core.
+constexpr std::chrono::microseconds kStayAwake(2000);
+
 // How often this process and those it descends from have forked: threads of another count do not exist here.
 std::atomic<unsigned> forks{0};
 
@@ -27,6 +33,8 @@ void count_forks() {
 // Spinning for a while: the cheapest way to wait for a thread that is on a core.
 class Spin {
  public:
+  explicit Spin(std::chrono::microseconds most) : most_(most) {}
+
   // A short pause; false once the time for spinning is over.
   bool pause() {
 #if defined(__x86_64__)
@@ -36,12 +44,13 @@ class Spin {
 #endif
     if (++pauses_ % 64) return !over_;
     if (pauses_ == 64) start_ = Clock::now();
-    over_ = Clock::now() - start_ > std::chrono::microseconds(50);
+    over_ = Clock::now() - start_ > most_;
     return !over_;
   }
 
  private:
   using Clock = std::chrono::steady_clock;
+  const std::chrono::microseconds most_;
   unsigned pauses_ = 0;
   bool over_ = false;
   Clock::time_point start_;
@@ -50,7 +59,7 @@ class Spin {
 // After that the thread that is waited for may need this core.
 template <class Condition>
 void wait_until(Condition&& condition) {
-  for (Spin spin; !condition();)
+  for (Spin spin(kSpin); !condition();)
     if (!spin.pause()) std::this_thread::yield();
 }
 
@@ -156,7 +165,8 @@ struct Pool::State {
 
   void help(Worker& worker, uint32_t seen) {
     while (true) {
-      for (Spin spin; epoch.load() == seen && spin.pause();) continue;
+      for (Spin spin(kSpin); epoch.load() == seen && spin.pause();) continue;
+      for (Spin spin(kStayAwake); epoch.load() == seen && spin.pause();) std::this_thread::yield();
       epoch.wait(seen);
       seen = epoch.load();
       if (stop) return;
