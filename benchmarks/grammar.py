@@ -2,9 +2,9 @@
 
 `mask`: microseconds to note a token and make the mask for the next, along JSON texts that are valid under a nested
 schema; `single` is the share of steps at which only one token may come. `choose`: microseconds to choose a token with
-and without a mask. `company`: milliseconds of a whole step of rows without a constraint, and of the same with one of
-them constrained; both take turns. `compile`: milliseconds; the first schema waits for the tokenizer, too. Prints one
-JSON document, which ends with the bars.
+and without a mask. `company`: milliseconds of a whole step of rows without a constraint, of the same with one of them
+constrained, and once more without, which shows how far equal turns lie apart. `compile`: milliseconds; the first
+schema waits for the tokenizer, too. Prints one JSON document, which ends with the bars.
 
     python -m benchmarks.grammar
 """
@@ -171,23 +171,25 @@ class Company:
 
 def company_costs(compiler: Compiler, backend: Backend, turns: int) -> dict[str, Any]:
     """Median steps of turns that alternate."""
-    rule, report = compiler.schema(SCHEMA), dict[str, Any]()
+    rules = {"free": None, "one constrained": compiler.schema(SCHEMA), "free again": None}
+    report: dict[str, Any] = {}
     key = 1000
     for rows in (1, 4, 8):
-        times: dict[str, list[float]] = {"free": [], "one constrained": []}
+        times: dict[str, list[float]] = {name: [] for name in rules}
         for _ in range(turns):
-            for name, held in (("free", None), ("one constrained", rule)):
-                company = Company(backend, rows, held, key)
-                times[name].append(statistics.median(company.step() for _ in range(_STEPS)))
+            for name, rule in rules.items():
+                company = Company(backend, rows, rule, key)
+                times[name].append(1e3 * statistics.median(company.step() for _ in range(_STEPS)))
                 company.leave()
                 key += rows
-        free, held_ = (1e3 * statistics.median(times[name]) for name in times)
-        best_free, best_held = (1e3 * min(times[name]) for name in times)
+        added, noise = (
+            statistics.median(after - before for before, after in zip(times["free"], times[name], strict=True))
+            for name in ("one constrained", "free again")
+        )
         report[f"{rows} rows"] = {
-            "free": free,
-            "one constrained": held_,
-            "added": held_ - free,
-            "added, best turns": best_held - best_free,
+            **{name: statistics.median(found) for name, found in times.items()},
+            "added": added,
+            "added by nothing": noise,
         }
     return report
 
@@ -206,7 +208,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--repeat", type=int, default=300)
     arguments = parser.parse_args()
     path = arguments.model or resolve(ModelConfig(model=DEFAULT_MODEL)).path

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -14,12 +15,15 @@ namespace {
 
 constexpr double kLog2 = 0.6931471805599453;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// A mask that leaves less than this part of a row makes a shorter one of it.
+constexpr int kFewAllowed = 16;
 
 // Uses of memory that is kept.
 struct FirstPositions;
 struct LaterPositions;
 struct OwnLogits;
 struct AllowedLogits;
+struct AllowedTokens;
 
 // Tokens that are still in the running, in the order of the row.
 class Survivors {
@@ -204,15 +208,7 @@ Choice draw_near(const Survivors& survivors, double temperature, double aim, dou
   return {survivors.token(position), weight / mass};
 }
 
-}  // namespace
-
-Choice choose(const Kernels& kernels, const float* row, int n, const Chain& chain, const Step& step,
-              const uint32_t* mask) {
-  if (mask != nullptr) {
-    float* const allowed = scratch<AllowedLogits, float>(n);
-    kernels.logits.mask(row, mask, n, allowed);
-    row = allowed;
-  }
+Choice choose_freely(const Kernels& kernels, const float* row, int n, const Chain& chain, const Step& step) {
   const int best = kernels.rows.argmax(row, n);
   if (!std::isfinite(row[best])) return {-1, 0.0};
   if (chain.greedy) return {best, 1.0};
@@ -225,6 +221,46 @@ Choice choose(const Kernels& kernels, const float* row, int n, const Chain& chai
   const double temperature = chain.dynatemp_range > 0.0 ? dynamic_temperature(survivors, chain) : chain.temperature;
   if (chain.adaptive) return draw_near(survivors, temperature, step.feedback, step.uniform);
   return draw_plain(survivors, temperature, step.uniform);
+}
+
+// The word of a mask with what lies beyond the row cut off.
+uint32_t word_of(const uint32_t* mask, int n, int word) {
+  const int rest = n - 32 * word;
+  return rest < 32 ? mask[word] & ((1u << rest) - 1) : mask[word];
+}
+
+int allowed_count(const uint32_t* mask, int n) {
+  int count = 0;
+  for (int word = 0; 32 * word < n; word++) count += std::popcount(word_of(mask, n, word));
+  return count;
+}
+
+void list_allowed(const uint32_t* mask, int n, int* tokens) {
+  for (int word = 0; 32 * word < n; word++) {
+    for (uint32_t bits = word_of(mask, n, word); bits != 0; bits &= bits - 1)
+      *tokens++ = 32 * word + std::countr_zero(bits);
+  }
+}
+
+}  // namespace
+
+Choice choose(const Kernels& kernels, const float* row, int n, const Chain& chain, const Step& step,
+              const uint32_t* mask) {
+  if (mask == nullptr) return choose_freely(kernels, row, n, chain, step);
+  const int count = allowed_count(mask, n);
+  if (count == 0) return {-1, 0.0};
+  float* const allowed = scratch<AllowedLogits, float>(n);
+  // The first version of mirostat goes by the size of the vocabulary.
+  if (count > n / kFewAllowed || chain.mirostat == 1) {
+    kernels.logits.mask(row, mask, n, allowed);
+    return choose_freely(kernels, allowed, n, chain, step);
+  }
+  // Sums of weights are exact in any order, so the result is the same.
+  int* const tokens = scratch<AllowedTokens, int>(count);
+  list_allowed(mask, n, tokens);
+  for (int i = 0; i < count; i++) allowed[i] = row[tokens[i]];
+  const Choice choice = choose_freely(kernels, allowed, count, chain, step);
+  return choice.token < 0 ? choice : Choice{tokens[choice.token], choice.share};
 }
 
 }  // namespace mlxcel

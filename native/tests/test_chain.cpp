@@ -92,11 +92,14 @@ TEST(chain_leaves_masked_tokens_alone) {
 }
 
 TEST(chain_chooses_among_what_the_mask_allows) {
-  for (const int n : {1, 31, 32, 33, 1000, 40000}) {
+  const auto check = [](int n, bool few) {
     const std::vector<float> row = row_of(n, static_cast<unsigned>(n));
     std::mt19937 random(n);
     std::vector<uint32_t> words((n + 31) / 32 + 1);
-    for (uint32_t& word : words) word = static_cast<uint32_t>(random());
+    for (uint32_t& word : words) {
+      word = static_cast<uint32_t>(random());
+      for (int i = 0; few && i < 4; i++) word &= static_cast<uint32_t>(random());
+    }
     words[0] |= 1;
     std::vector<float> masked = row;
     for (int i = 0; i < n; i++) {
@@ -114,6 +117,10 @@ TEST(chain_chooses_among_what_the_mask_allows) {
       const std::vector<uint32_t> none(words.size(), 0);
       CHECK(choose(*kernels, row.data(), n, Chain(), {0.5, false, 1.0}, none.data()).token == -1);
     }
+  };
+  for (const int n : {1, 31, 32, 33, 1000, 40000}) {
+    check(n, false);
+    check(n, true);
   }
 }
 

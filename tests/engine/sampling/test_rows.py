@@ -216,20 +216,28 @@ def test_logprobs(native: Rows, row: np.ndarray, count: int) -> None:
     assert [listed for listed, _ in found[1]] == np.argsort(-row, kind="stable")[:count].tolist()
 
 
-def words_of(row: np.ndarray, seed: int) -> Words:
-    """A random mask, longer than it must be."""
-    return np.random.default_rng(seed).integers(0, 2**32, row.shape[0] // 32 + 2, dtype=np.uint32)
+def words_of(row: np.ndarray, seed: int, share: float = 0.5) -> Words:
+    """A random mask that allows a share of the tokens, longer than it must be."""
+    bits = np.random.default_rng(seed).random((row.shape[0] // 32 + 2, 32)) < share
+    return np.packbits(bits, axis=1, bitorder="little").view(np.uint32).ravel()
 
 
 def allowed(words: Words, token: int) -> bool:
     return bool(words[token // 32] >> np.uint32(token % 32) & 1)
 
 
-@given(row=any_row, params=chains, step=steps, seed=st.integers(0, 2**32 - 1))
+@given(
+    row=any_row,
+    params=chains,
+    step=steps,
+    seed=st.integers(0, 2**32 - 1),
+    share=st.sampled_from([0.001, 0.06, 0.0625, 0.5, 1.0]),
+)
+@settings(max_examples=200)
 def test_a_mask_comes_before_everything_else(
-    native: Rows, row: np.ndarray, params: SamplingParams, step: Step, seed: int
+    native: Rows, row: np.ndarray, params: SamplingParams, step: Step, seed: int, share: float
 ) -> None:
-    words = words_of(row, seed)
+    words = words_of(row, seed, share)
     bits = words[:, None] >> np.arange(32, dtype=np.uint32) & 1
     masked = np.where(bits.ravel()[: row.shape[0]], row, np.float32(-np.inf))
     before = row.copy()
