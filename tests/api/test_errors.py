@@ -18,7 +18,7 @@ from mlxcel.chat.errors import PromptError
 from mlxcel.config import EngineConfig, NetworkConfig, ServerConfig
 from mlxcel.engine.backend import Backend, KvLimit
 from mlxcel.engine.engine import Engine, EngineState
-from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading, Stuck
+from mlxcel.engine.errors import Busy, Closing, ContextOverflow, Dead, Loading, Stuck
 
 from .stub import AsgiCall, client, frames, run, says, serving, until, with_info
 
@@ -37,6 +37,7 @@ def body(response: httpx.Response) -> dict[str, Any]:
         (Loading(), 503, "server_busy", None),
         (Dead("secret"), 503, "server_error", None),
         (Stuck(), 503, "server_error", None),
+        (Closing(), 503, "server_error", None),
         (ContextOverflow(900, 512), 400, "invalid_request_error", "context_length_exceeded"),
         (PromptError("roles must alternate"), 400, "invalid_request_error", None),
         (HTTPException(418, "teapot"), 418, "invalid_request_error", None),
@@ -248,6 +249,21 @@ def test_requests_that_wait_when_the_worker_dies_get_503() -> None:
             assert 503 in statuses
             assert statuses <= {500, 503}
             assert (await served.http.get("/health")).status_code == 503
+
+    run(work())
+
+
+def test_what_a_shutdown_cuts_off_says_so() -> None:
+    async def work() -> None:
+        async with serving(says("x" * 10_000)) as served:
+            under_way = asyncio.create_task(served.chat(max_tokens=10_000))
+            await until(lambda: served.engine.snapshot().active_sequences == 1)
+            closing = asyncio.create_task(served.engine.close(drain=0.05))
+            await asyncio.sleep(0)
+            for answer in (await served.chat(), await under_way):
+                assert answer.status_code == 503
+                assert body(answer)["message"] == "The server is shutting down."
+            await closing
 
     run(work())
 

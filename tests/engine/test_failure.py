@@ -170,7 +170,7 @@ def test_closing_tells_who_is_in_a_step_that_goes_on() -> None:
             (generation,) = engine.submit([request("stuck")])
             await engine.close(patience=0.01)
             (end,) = await ends(generation)
-            assert end.message == "the server is shutting down"
+            assert end.message == "The server is shutting down."
 
     run(test)
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlxcel.api.connection import ClientGone
 from mlxcel.chat.errors import PromptError
-from mlxcel.engine.errors import Busy, ContextOverflow, Dead, Loading, OverBudget, Stuck, UnknownToken
+from mlxcel.engine.errors import Busy, Closing, ContextOverflow, Dead, Loading, OverBudget, Stuck, UnknownToken
 from mlxcel.grammar.errors import GrammarError
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def to_api_error(error: Exception) -> ApiError:
         case Dead():
             # The cause may name files and addresses; it is in the log.
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_ERROR, "The model worker has exited.")
-        case Stuck():
+        case Stuck() | Closing():
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_ERROR, str(error))
         case msgspec.DecodeError():
             return _undecodable(error)

@@ -19,7 +19,18 @@ from mlxcel.engine.admission import Admission
 from mlxcel.engine.backend import Backend, ModelInfo
 from mlxcel.engine.cache.prompt_cache import PromptCache
 from mlxcel.engine.cache.stats import CacheStats, empty_stats
-from mlxcel.engine.errors import BadConfig, Busy, ContextOverflow, Dead, Loading, OverBudget, Stuck, UnknownToken
+from mlxcel.engine.errors import (
+    BadConfig,
+    Busy,
+    Closing,
+    ContextOverflow,
+    Dead,
+    EngineError,
+    Loading,
+    OverBudget,
+    Stuck,
+    UnknownToken,
+)
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest
@@ -141,6 +152,13 @@ class Engine:
         return self._info
 
     @property
+    def outage(self) -> EngineError | None:
+        """Why sequences have ended with an error, where it is for no reason of their own."""
+        if self._closing:
+            return Closing()
+        return {EngineState.DEAD: Dead(), EngineState.STUCK: Stuck()}.get(self.state)
+
+    @property
     def slots(self) -> int:
         """Decode slots; 1 when the model's caches cannot be batched."""
         return self._slots
@@ -153,13 +171,13 @@ class Engine:
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Queue all of `requests` or none (event-loop thread only).
 
-        Raises Loading, Dead, Stuck, ContextOverflow (a prompt leaves no room for a single token in a slot), OverBudget
-        (or in memory), UnknownToken (in a prompt or a bias) or Busy (too little room in the queue), before anything is
-        queued.
+        Raises Loading, Dead, Stuck, Closing, ContextOverflow (a prompt leaves no room for a single token in a slot),
+        OverBudget (or in memory), UnknownToken (in a prompt or a bias) or Busy (too little room in the queue), before
+        anything is queued.
         """
         info, context = self.info, self.slot_context
         if self._closing:
-            raise Dead("the server is shutting down")
+            raise Closing
         for request in requests:
             if len(request.prompt) >= context:
                 raise ContextOverflow(len(request.prompt), context)
@@ -220,7 +238,7 @@ class Engine:
             await asyncio.sleep(0.02)
         self._worker.stop()
         await self._join(CLOSE_GRACE)
-        self._end_live("the server is shutting down")
+        self._end_live(str(Closing()))
         if self._watcher is not None:
             self._watcher.cancel()
         if self._close_by is None:

@@ -35,6 +35,13 @@ class Stuck(EngineError):
         super().__init__("The model worker does not respond.")
 
 
+class Closing(EngineError):
+    """The server is shutting down: nothing new is begun, and what lasts too long is cut off."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down.")
+
+
 class ContextOverflow(EngineError):
     """The prompt does not fit the context of a slot."""
 

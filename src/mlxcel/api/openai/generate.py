@@ -24,8 +24,6 @@ from mlxcel.api.state import AppState, ServedModel
 from mlxcel.api.totals import RequestTotals
 from mlxcel.chat.prompt import Prompt
 from mlxcel.engine.constraint import Rule
-from mlxcel.engine.engine import EngineState
-from mlxcel.engine.errors import Dead, Stuck
 from mlxcel.engine.events import Finished, FinishReason, TextPiece
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest, Priority
@@ -105,7 +103,7 @@ async def answer(
     *,
     counted: bool,
 ) -> ASGIApp:
-    """The response to `fields`, made of `generations`. Raises ApiError 500, Dead, Stuck, ClientGone.
+    """The response to `fields`, made of `generations`. Raises ApiError 500, Dead, Stuck, Closing, ClientGone.
 
     counted: whether `/metrics` counts the request once it is done.
     """
@@ -116,7 +114,7 @@ async def answer(
     async with cancel_on_disconnect(request.receive, generations):
         choices = [await _collect(generation) for generation in generations]
     if any(choice.finished.reason is FinishReason.ERROR for choice in choices):
-        raise {EngineState.DEAD: Dead(), EngineState.STUCK: Stuck()}.get(state.engine.state) or generation_failed()
+        raise state.engine.outage or generation_failed()
     finished = [choice.finished for choice in choices]
     totals.record(finished)
     body = wire.whole(choices, _total(finished, state.config.cache.kept))
