@@ -25,8 +25,8 @@ class Worker;
 // is done. Code outside `Worker::each` may therefore run on any subset of the threads, and must not write anything
 // that threads share. The end of a region does wait for the threads inside it, because they use the body.
 //
-// The threads start with the first region and sleep between regions. A process that forks may use the pool in the
-// child too: it gets threads of its own there.
+// The threads start with the first region, and sleep once none has come for a while. A process that forks may use the
+// pool in the child too: it gets threads of its own there.
 class Pool {
  public:
   explicit Pool(int threads);
