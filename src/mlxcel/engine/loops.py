@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +73,9 @@ class LoopDetector:
         self._largest = min(rule.max_size, budget // rule.count) if rule.active else 0
         self._smallest = min(max(rule.min_size, 1), max(rule.max_size, 1), self._largest + 1)
         self._copies = min(rule.count, budget + 1) - 1  # beside the last one; more of them have no size
-        self._tokens = np.empty(64, np.int64)
+        self._tokens: npt.NDArray[np.int64] = np.empty(64, np.int64)
         # For each size from the smallest on: how many of the last tokens equal the one so far before.
-        self._runs = np.zeros(64, np.int64)
+        self._runs: npt.NDArray[np.int64] = np.zeros(64, np.int64)
         self._length = 0
 
     def push(self, token: int) -> bool:
