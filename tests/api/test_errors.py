@@ -221,6 +221,18 @@ def test_a_server_whose_worker_died_says_so() -> None:
     run(work())
 
 
+def test_what_a_stop_cuts_off_in_the_middle_of_a_step_is_no_fault_of_the_model() -> None:
+    async def work() -> None:
+        async with serving() as served:
+            served.backend.gate.clear()
+            asked = asyncio.create_task(served.chat())
+            await until(lambda: served.snapshot.active_sequences > 0)
+            await served.engine.close(patience=0.01)
+            assert (await asked).status_code == 503
+
+    run(work())
+
+
 def test_a_failing_model_is_a_500_and_the_server_lives() -> None:
     async def work() -> None:
         async with serving() as served:

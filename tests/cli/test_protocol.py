@@ -149,6 +149,20 @@ def test_an_answer_that_nobody_takes(acts: list[str], ended: str | None) -> None
     asyncio.run(work())
 
 
+@pytest.mark.parametrize(("sent", "ended"), [(HEAD + BODY[:-1], "closed"), (HEAD + BODY, None)])
+def test_a_server_that_stops_waits_for_answers_but_not_for_questions(sent: bytes, ended: str | None) -> None:
+    async def work() -> None:
+        made, transport = protocol(FOREVER)
+        made.data_received(sent)
+        made.shutdown()
+        assert transport.ended is None
+        await asyncio.sleep(1.3)
+        assert transport.ended == ended
+        made.connection_lost(None)
+
+    asyncio.run(work())
+
+
 def test_a_connection_that_is_gone_leaves_no_timers() -> None:
     async def work() -> None:
         made, transport = protocol(0.05)

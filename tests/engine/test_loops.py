@@ -57,6 +57,14 @@ def test_sizes_and_counts_beyond_any_text_cost_nothing(rule: LoopRule) -> None:
     assert detector.push(1) is False
 
 
+@pytest.mark.parametrize("budget", [2**40, 2**80])
+def test_a_budget_beyond_any_text_costs_nothing(budget: int) -> None:
+    # With context shift a request's own limit is all that bounds its text.
+    detector = LoopDetector(LoopRule(1, 10**30, 3), budget)
+    found = [detector.push(token) for token in [*range(7), *list(range(100)) * 3]]
+    assert found.index(True) == 7 + 3 * 100 - 1
+
+
 def test_off() -> None:
     assert not LoopRule(1, 0, 4).active
     assert not LoopRule(1, 20, 1).active

@@ -15,6 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _MAX_HEADERS = 16 * 1024
 """Bytes of a request's line and headers; h11's own default."""
+_LAST_ASKING = 1.0
+"""Seconds for a client to finish asking, once the server is told to stop."""
 
 
 class _Connection(h11.Connection):
@@ -73,6 +75,13 @@ class EnvelopeProtocol(H11Protocol):
         super().handle_events()
         if not self.transport.is_closing():
             self._await_request()
+
+    def shutdown(self) -> None:
+        """The server stops: answers go on, but a request that is not all there is not waited for."""
+        super().shutdown()
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = self.loop.call_later(_LAST_ASKING, self.transport.close)
 
     def pause_writing(self) -> None:
         """The client does not take its answer as fast as it is made."""

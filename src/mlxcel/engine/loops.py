@@ -14,6 +14,9 @@ log = logging.getLogger(__name__)
 VARIABLE = "MLXCEL_LOOP_DETECTION"
 """Environment variable with the policy of a server."""
 
+_MOST_TOKENS = 2**62
+"""More than any text has, and few enough for 64 bits."""
+
 _OFF = frozenset({"off", "0", "none", "false", "disabled"})
 _ON = frozenset({"on", "default", "true", "enabled"})
 _RULE = re.compile(r"(\d+)\s*[,:]\s*(\d+)\s*[,:]\s*(\d+)")
@@ -61,27 +64,28 @@ def server_rule(variable: str | None, architecture: str) -> LoopRule | None:
 class LoopDetector:
     """Watches the tokens of one sequence.
 
-    budget: tokens that may come; longer patterns than fit into it need not be looked for.
+    budget: tokens that may come; longer patterns than fit into it need not be looked for. It may be without measure,
+    so what is held grows with the text alone.
     """
 
     def __init__(self, rule: LoopRule, budget: int) -> None:
-        largest = min(rule.max_size, budget // rule.count) if rule.active else 0
-        smallest = min(max(rule.min_size, 1), max(rule.max_size, 1), largest + 1)
-        self._sizes = np.arange(smallest, largest + 1)
-        # For each size: how many of the last tokens equal the one so far before, and how many must.
-        self._runs = np.zeros_like(self._sizes)
-        self._needed = self._sizes * (min(rule.count, budget + 1) - 1)  # more copies have no size
+        budget = min(budget, _MOST_TOKENS)
+        self._largest = min(rule.max_size, budget // rule.count) if rule.active else 0
+        self._smallest = min(max(rule.min_size, 1), max(rule.max_size, 1), self._largest + 1)
+        self._copies = min(rule.count, budget + 1) - 1  # beside the last one; more of them have no size
         self._tokens: npt.NDArray[np.int64] = np.empty(64, np.int64)
+        # For each size from the smallest on: how many of the last tokens equal the one so far before.
+        self._runs: npt.NDArray[np.int64] = np.zeros(64, np.int64)
         self._length = 0
 
     def push(self, token: int) -> bool:
         """Note a generated token; True when the text ends in a loop."""
         if self._length == self._tokens.shape[0]:
             self._tokens = np.concatenate((self._tokens, self._tokens))
+            self._runs = np.concatenate((self._runs, np.zeros_like(self._runs)))
         self._tokens[self._length] = token
-        reachable = int(np.searchsorted(self._sizes, self._length, side="right"))
-        before = self._tokens[self._length - self._sizes[:reachable]]
-        runs = self._runs[:reachable]
-        np.multiply(runs + 1, before == token, out=runs)
+        sizes = np.arange(self._smallest, min(self._largest, self._length) + 1)
+        runs = self._runs[: sizes.shape[0]]
+        np.multiply(runs + 1, self._tokens[self._length - sizes] == token, out=runs)
         self._length += 1
-        return bool((runs >= self._needed[:reachable]).any())
+        return bool((runs >= sizes * self._copies).any())
