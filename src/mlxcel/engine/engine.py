@@ -105,7 +105,6 @@ class Engine:
         self._slots = config.slots
         self._failure: BaseException | None = None
         self._closing = False
-        self._stopped = False  # the worker was told to end
         self._close_by: float | None = None
         self._watcher: asyncio.TimerHandle | None = None
         self._keys = itertools.count()
@@ -133,14 +132,12 @@ class Engine:
 
     @property
     def state(self) -> EngineState:
-        """LOADING until the model is there, DEAD once the worker has ended, or was told to and is in its last step."""
+        """LOADING until the model is there, DEAD once the worker has ended."""
         if self._failure is not None or (self._info is not None and not self._worker.is_alive()):
             return EngineState.DEAD
         if self._info is None:
             return EngineState.LOADING
-        if self._worker.still_for >= self._config.stuck_after:
-            return EngineState.STUCK
-        return EngineState.DEAD if self._stopped else EngineState.READY
+        return EngineState.STUCK if self._worker.still_for >= self._config.stuck_after else EngineState.READY
 
     @property
     def info(self) -> ModelInfo:
@@ -239,7 +236,6 @@ class Engine:
         deadline = time.monotonic() + drain
         while self._in_flight and time.monotonic() < deadline and self.state is EngineState.READY:
             await asyncio.sleep(0.02)
-        self._stopped = True
         self._worker.stop()
         await self._join(CLOSE_GRACE)
         self._end_live(str(Closing()))
