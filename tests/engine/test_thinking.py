@@ -152,3 +152,14 @@ def test_stop_strings_see_the_forced_text() -> None:
     assert text == "ab<"
     assert isinstance(finished, Finished)
     assert finished.stop_string == "/th"
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("<think>ab</think><think>abc", 2 + 7), ('"<think>abc', 0), ("<tool_call><think>abc", 0)]
+)
+def test_only_what_an_answer_begins_with(text: str, tokens: int) -> None:
+    thinking = Thinking(ThinkingRule(("<think>",), ("</think>",), leading=True), ByteTokenizer())
+    for token in text.encode():
+        thinking.push(token)
+    assert thinking.tokens == tokens
+    assert not thinking.inside

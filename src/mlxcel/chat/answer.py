@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mlxcel.chat.stream import MessagePart, MessageStream
 from mlxcel.chat.tools import CallArguments, CallStart, Delta, ToolCall, ToolStream
-from mlxcel.engine.events import FinishReason, TextPiece
+from mlxcel.engine.events import FinishReason, StopKind, TextPiece
 
 AnswerPart = MessagePart | CallStart | CallArguments
 """What one more piece of text adds to a message."""
@@ -40,12 +40,12 @@ class AnswerStream:
         """Parts that are certain after the next piece."""
         return self._read(self._message.feed(piece))
 
-    def finish(self, reason: FinishReason) -> list[AnswerPart]:
-        """The last parts."""
+    def finish(self, reason: FinishReason, kind: StopKind = StopKind.EOS, stop: str | None = None) -> list[AnswerPart]:
+        """The last parts. kind, stop: what ended the answer, and the stop string if that did."""
         parts = self._read(self._message.finish())
         self.finish_reason = reason.value
         if self._tools is not None:
-            parts += map(_part, self._tools.finish(reason))
+            parts += map(_part, self._tools.finish(reason, kind, stop))
             message = self._tools.message
             self.calls, self.finish_reason = message.calls, message.finish_reason
             if message.abandoned:

@@ -88,15 +88,16 @@ class PromptBuilder:
         """Whether the template's source holds `text`."""
         return text in self._source
 
-    def thinking_rule(self, *, inside: bool, budget: int | None) -> ThinkingRule | None:
+    def thinking_rule(self, *, inside: bool, budget: int | None, held: bool = False) -> ThinkingRule | None:
         """What the engine needs to follow the reasoning of an answer; None when nothing tells how it is marked.
 
-        inside: the answer begins in a block. budget: tokens that the first block may have; None: any number.
+        inside: the answer begins in a block. budget: tokens that the first block may have; None: any number. held: the
+        answer is held to a rule.
         """
         if self.dialect is None:
             return None
         # The first opening is the whole one; a shorter form is no sign that the model has begun to think.
-        return ThinkingRule(self.dialect.opens[:1], self.dialect.closes, inside, budget, self.spelling)
+        return ThinkingRule(self.dialect.opens[:1], self.dialect.closes, inside, budget, self.spelling, leading=held)
 
     def render(
         self,

@@ -28,6 +28,8 @@ class ThinkingRule:
     """Tokens that the first block may have; None: any number."""
     spelling: Mapping[int, str] = field(default_factory=dict[int, str])
     """Text of the special tokens among the markers, which have none of their own."""
+    leading: bool = False
+    """Only a block at the very beginning is one. For an answer under a constraint, where markers are data."""
 
 
 class Thinking:
@@ -45,6 +47,7 @@ class Thinking:
         self._closes = [Needle(text.encode().decode("latin-1")) for text in rule.closes]
         self._end = rule.closes[0] if rule.closes else ""
         self._budget = rule.budget
+        self._leading = rule.leading
         self._forced: deque[int] = deque()
         self._force_end()
 
@@ -66,6 +69,8 @@ class Thinking:
                     needle.restart()
                 if not self.inside:
                     self._budget = None  # it is for the first block
+            if self._leading and not self.inside and not any(needle.matched for needle in self._opens):
+                self._opens.clear()
         if self.inside:
             self.tokens += was_inside
             self._force_end()

@@ -270,3 +270,28 @@ def test_the_schema_holds_what_comes_after_the_reasoning(template: str, thought:
             assert json.loads(message["content"])["kind"] in ("cat", "dog")
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("<think>one two three</think>", "a</think>b", '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'),
+        {"name": "clock", "arguments": {}},
+    ],
+)
+def test_what_looks_like_markup_inside_the_answer_is_data(value: Any) -> None:
+    """A tag in a string is no reasoning, which no budget ends; and what satisfies a schema is no call."""
+    template = "{{ messages[0].content }}{{ tools }}{# <think> <tool_call> #}<think></think>"
+    tools = [{"type": "function", "function": {"name": "clock"}}]
+
+    async def work() -> None:
+        async with serving(with_info(rambling(), chat_template=template)) as served:
+            fields = {"response_format": wants({"const": value}), "tools": tools, "thinking_budget": 2}
+            answer = await ask(served, "chat", **fields)
+            assert json.loads(text_of(answer)) == value
+            assert answer.json()["choices"][0]["message"].keys() == {"role", "content"}
+            chunks = frames((await ask(served, "chat", stream=True, **fields)).text)
+            deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+            assert json.loads("".join(delta.get("content", "") for delta in deltas)) == value
+
+    run(work())

@@ -151,6 +151,15 @@ def test_a_call_that_is_cut_off_is_none_and_the_log_says_so(caplog: pytest.LogCa
     assert "Oslo" not in caplog.text
 
 
+def test_a_call_that_a_stop_string_cuts_is_none() -> None:
+    text = "Hm.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo, old town\n</parameter>\n</function>"
+    template = HERMES.replace("<tool_call>", "<function=x><parameter=y>")
+    choice = answer_whole(saying(text, template), stop=["old"])
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Hm.", "stop")
+    assert "tool_calls" not in choice["message"]
+    assert answer_whole(saying(text, template), stop=["</function>"])["finish_reason"] == "tool_calls"
+
+
 def answer_whole(backend: ScriptedBackend, **fields: Any) -> dict[str, Any]:
     async def work() -> dict[str, Any]:
         async with serving(backend) as served:

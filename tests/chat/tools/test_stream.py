@@ -25,7 +25,7 @@ from mlxcel.chat.tools import (
     whole,
 )
 from mlxcel.chat.tools.markers import SPECIAL, STRAY
-from mlxcel.engine.events import FinishReason, TextPiece, TokenChoice, TokenLogprob
+from mlxcel.engine.events import FinishReason, StopKind, TextPiece, TokenChoice, TokenLogprob
 from tests.chat.tools.cases import ALL, TOOLS, Case
 
 _FRAGMENTS = sorted(
@@ -248,6 +248,39 @@ def test_only_a_natural_end_becomes_tool_calls(reason: FinishReason) -> None:
     text = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
     assert whole(text, TOOLS, reason=reason).finish_reason == reason.value
     assert whole(text, TOOLS).finish_reason == "tool_calls"
+
+
+_OPEN_CALLS = {
+    "qwen3_coder": ("<tool_call><function=send><parameter=text>rm -r /tmp/", "</function>"),
+    "minimax_m2": ('<invoke name="send"><parameter name="text">/tmp/</parameter>', "</invoke>"),
+    "glm47": ("<tool_call>send<arg_key>text</arg_key><arg_value>/tmp/</arg_value>", "</tool_call>"),
+    "kimi_k2": (
+        '<|tool_calls_section_begin|><|tool_call_begin|>functions.send:0<|tool_call_argument_begin|>{"text": "/tmp/',
+        "<|tool_call_end|>",
+    ),
+    "mistral_bracketed": ('[TOOL_CALLS]send[ARGS]{"text": "/tmp/', None),
+    "harmony": ('<|channel|>commentary to=functions.send<|message|>{"text": "/tmp/', None),
+}
+
+
+@pytest.mark.parametrize("name", _OPEN_CALLS)
+def test_a_call_that_something_else_cut_off_is_none(name: str) -> None:
+    text, closing = _OPEN_CALLS[name]
+    dialect = Dialect(name)
+    ends = [
+        *((FinishReason.STOP, StopKind.WORD, "old"), (FinishReason.STOP, StopKind.NONE, None)),
+        *((FinishReason.ERROR, StopKind.NONE, None), (FinishReason.LENGTH, StopKind.LIMIT, None)),
+    ]
+    for reason, kind, stop in ends:
+        stream = ToolStream(TOOLS, dialect)
+        stream.feed(TextPiece(text))
+        stream.finish(reason, kind, stop)
+        assert (stream.message.calls, stream.message.finish_reason) == ((), reason.value), kind
+    if closing is not None:
+        stream = ToolStream(TOOLS, dialect)
+        stream.feed(TextPiece(text))
+        stream.finish(FinishReason.STOP, StopKind.WORD, f"\n{closing}")
+        assert stream.message.finish_reason == "tool_calls"
 
 
 @pytest.mark.parametrize("case", ALL[::7], ids=lambda case: f"{case[0]}: {case[1].name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from mlxcel.api.openai.structured import response_rule, tool_rule, wanted_schema
 from mlxcel.api.openai.wire import ChatWire
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.answer import AnswerStream
+from mlxcel.chat.held import HeldReader
 from mlxcel.chat.kwargs import request_kwargs
 from mlxcel.chat.overheard import OverheardStream
 from mlxcel.chat.prompt import Prompt
@@ -52,6 +54,8 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
         state, model, tools, prompt.lead, parallel=chat.parallel_tool_calls is not False
     )
     logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
+    if schema is not None:
+        tools = dataclasses.replace(tools, shown=())  # nothing that satisfies it is a call
     config = state.config.chat
     spelling = _spelling(config, model, tools)
     generations = submit(state, model, request, chat, prompt, logprobs, rule=rule, budget=budget, spelling=spelling)
@@ -59,7 +63,7 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     if next_turn.matters(state, model, chat):
         arguments = partial(_prompt_arguments, state, model, who, chat, tools)
         ended = next_turn.NextTurn(state, model, chat, generations[0].request, arguments).answered
-    streams = [_answer_stream(config, model, prompt, tools, ended) for _ in range(n)]
+    streams = [_answer_stream(config, model, prompt, tools, ended, held=rule is not None) for _ in range(n)]
     wire = ChatWire(model.info.name, logprobs is not None, streams, alias=config.reasoning_alias == "reasoning")
     return await answer(state, request, chat, generations, wire, counted=True)
 
@@ -131,12 +135,20 @@ def _spelling(config: ChatConfig, model: ServedModel, tools: ToolUse) -> Mapping
 
 
 def _answer_stream(
-    config: ChatConfig, model: ServedModel, prompt: Prompt, tools: ToolUse, ended: Callable[[str, str], None] | None
+    config: ChatConfig,
+    model: ServedModel,
+    prompt: Prompt,
+    tools: ToolUse,
+    ended: Callable[[str, str], None] | None,
+    *,
+    held: bool,
 ) -> AnswerStream:
-    """ended: takes content and reasoning of the complete answer."""
+    """ended: takes content and reasoning of the complete answer. held: the answer is held to a rule."""
     if config.skip_parsing:
         return AnswerStream(MessageStream(PlainReader(), ReasoningFormat.CONTENT))
     reader = make_reader(model.prompts.dialect, inside=prompt.thinking, calls=bool(tools.shown))
+    if held:
+        reader = HeldReader(reader, prompt.lead)
     style = ReasoningFormat(config.reasoning_format)
     message = MessageStream(reader, style) if ended is None else OverheardStream(reader, style, ended)
     if not tools.shown:

@@ -57,7 +57,7 @@ def submit(
     sampling = resolve_sampling(fields, model.sampling)
     loops = resolve_loops(fields, model.loops)
     max_tokens = resolve_max_tokens(fields, state.config.engine)
-    thinking = model.prompts.thinking_rule(inside=prompt.thinking, budget=budget)
+    thinking = model.prompts.thinking_rule(inside=prompt.thinking, budget=budget, held=rule is not None)
     priority = read_priority(request.headers)
     return state.engine.submit(
         [

@@ -210,8 +210,7 @@ class ChatWire:
 
     def finish(self, index: int, finished: Finished) -> list[bytes]:
         stream = self._streams[index]
-        parts = [self._part(index, part) for part in stream.finish(finished.reason)]
-        self._report(stream)
+        parts = [self._part(index, part) for part in self._last_parts(stream, finished)]
         last = Delta(reasoning_only=stream.reasoning_only or UNSET)
         return [*parts, self._chunk(ChatChunkChoice(index, last, stream.finish_reason))]
 
@@ -228,8 +227,7 @@ class ChatWire:
 
     def _message(self, stream: AnswerStream, choice: Choice) -> AssistantMessage:
         parts = [part for piece in choice.pieces for part in stream.feed(piece)]
-        parts += stream.finish(choice.finished.reason)
-        self._report(stream)
+        parts += self._last_parts(stream, choice.finished)
         texts = [part for part in parts if isinstance(part, MessagePart)]
         content = "".join(part.content for part in texts)
         reasoning = "".join(part.reasoning for part in texts) or UNSET
@@ -243,9 +241,11 @@ class ChatWire:
             calls or UNSET,
         )
 
-    def _report(self, stream: AnswerStream) -> None:
+    def _last_parts(self, stream: AnswerStream, finished: Finished) -> list[AnswerPart]:
+        parts = stream.finish(finished.reason, finished.kind, finished.stop_string)
         if stream.problem is not None:
             log.warning("%s: %s", self._id, stream.problem)
+        return parts
 
     def _part(self, index: int, part: AnswerPart) -> bytes:
         if isinstance(part, CallStart):

@@ -9,7 +9,7 @@ gives what a client is to see: content, and calls as they come. The answer given
     stream = ToolStream(tools, dialect)                   # once per choice; chat_id makes the ids
     for piece in pieces:                                  # TextPiece: text and the log probabilities of its tokens
         for delta in stream.feed(piece): ...              # TextPiece: content; CallStart; CallArguments
-    for delta in stream.finish(finished.reason): ...
+    for delta in stream.finish(finished.reason, finished.kind, finished.stop_string): ...
     stream.message                                        # content, calls, finish_reason, abandoned
 
 Rules a caller can rely on:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from mlxcel.chat.tools import (
     function_gemma,
+    functionary_v31,
     functionary_v32,
     gemma4,
     glm47,
@@ -66,6 +67,9 @@ STRAY = frozenset(
     )
 )
 """Markup that may be left around calls: it is never shown."""
+
+CLOSING = STRAY | {functionary_v31.CLOSE, minimax_m2.CLOSE, granite.CLOSE}
+"""What a client may end an answer with, and have a complete call."""
 
 MARKUP = frozenset(
     (

@@ -11,7 +11,8 @@ from mlxcel.chat.tools.source import NotACall, Reading, Source
 
 OPEN = "<invoke name="
 WRAPPER = ("<minimax:tool_call>", "</minimax:tool_call>")
-_TAGS = xml_calls.Tags("<parameter name=", "</parameter>", "</invoke>", WRAPPER[1])
+CLOSE = "</invoke>"
+_TAGS = xml_calls.Tags("<parameter name=", "</parameter>", CLOSE, WRAPPER[1])
 
 
 def read(src: Source, sink: Sink) -> Reading[None]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from mlxcel.chat.tools import command_r, functionary_v32, generic_json, harmony, pythonic
 from mlxcel.chat.tools.dialect import Dialect
 from mlxcel.chat.tools.ids import chat_id
-from mlxcel.chat.tools.markers import ORDINARY, SPECIAL, STRAY, Reader
+from mlxcel.chat.tools.markers import CLOSING, ORDINARY, SPECIAL, STRAY, Reader
 from mlxcel.chat.tools.prose import Prose
 from mlxcel.chat.tools.sink import CallArguments, Calls, CallStart, Sink, ToolCall
 from mlxcel.chat.tools.source import NotACall, Reading, Source
 from mlxcel.chat.tools.toolset import ToolSet
-from mlxcel.engine.events import FinishReason, TextPiece
+from mlxcel.engine.events import FinishReason, StopKind, TextPiece
 
 Delta = TextPiece | CallStart | CallArguments
 """What one more piece of text adds to the message: content, or a part of a call."""
@@ -90,9 +90,14 @@ class ToolStream:
         self._prose.settle()
         return self._take()
 
-    def finish(self, reason: FinishReason) -> list[Delta]:
-        """The answer is over: give the rest. `message` is valid from now on."""
-        self._src.end(cut=reason is FinishReason.LENGTH)
+    def finish(self, reason: FinishReason, kind: StopKind = StopKind.EOS, stop: str | None = None) -> list[Delta]:
+        """The answer is over: give the rest. `message` is valid from now on.
+
+        kind, stop: what ended it, and the stop string if that did. Unless the model was done, or the string is what
+        closes a call, a call that is still open was cut off: a client must not run a half of it.
+        """
+        done = kind is StopKind.EOS or (stop is not None and stop.strip() in CLOSING)
+        self._src.end(cut=reason is not FinishReason.STOP or not done)
         for _ in self._run:
             raise RuntimeError("a reader waits for text after the end")
         self._prose.finish()
