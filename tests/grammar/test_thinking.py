@@ -50,11 +50,36 @@ def test_what_comes_with_the_close_belongs_to_the_answer() -> None:
     assert spaced.consume(ord(" ")) is False
     assert ord("{") in allowed(spaced)
     joined = rule.after_reasoning("{").begin()  # the token {" closes, and begins with what may not come
+    assert 258 + 2 not in allowed(joined)
     with pytest.raises(ConstraintError):
         joined.consume(258 + 2)
     begun = compiler.schema({"type": "string"}).after_reasoning("{").begin()
     assert begun.consume(258 + 2) is False
     assert follow(begun, b'x"') is True
+
+
+def test_a_token_may_not_end_the_reasoning_and_say_more_at_once() -> None:
+    words = ("><", "> ", "nk>{", "a</think>b", "a</think>")
+    over, space, inner, whole, closing = range(258, 258 + len(words))
+    rule = Compiler(info_of(byte_tokenizer(words=words))).schema({"type": "boolean"}).after_reasoning("</think>")
+    for said, banned in (
+        (b"", {whole}),
+        (b"x", {whole}),
+        (b"</thin", {whole}),
+        (b"a </thi", {inner, whole}),
+        (b"</</think", {over, whole}),
+        (b"</thinks", {whole}),
+    ):
+        constraint = rule.begin()
+        say(constraint, said)
+        assert set(range(258, 258 + len(words))) - set(allowed(constraint)) == banned
+    constraint = rule.begin()
+    say(constraint, b"</think")
+    assert constraint.consume(space) is False
+    assert follow(constraint, b"true") is True
+    constraint = rule.begin()
+    assert constraint.consume(closing) is False
+    assert follow(constraint, b"true") is True
 
 
 def test_a_model_that_may_think_or_not(rule: CompiledRule) -> None:

@@ -21,6 +21,7 @@ class AfterReasoning:
         self._vocabulary = vocabulary
         self._close = close.encode()
         self._opening = [] if opening is None else vocabulary.tokens_of(opening)
+        vocabulary.overshooting(self._close)  # which takes a moment, and not when the model waits
 
     def begin(self) -> Constraint:
         """The state before the first token."""
@@ -46,10 +47,19 @@ class _Waiting:
         if not self._idle:
             return self._inner.mask
         if not self._opening:
-            return self._free
+            return self._unfinished()
         opening = self._vocabulary.mask_of(frozenset(self._opening[:1]))
         inner = self._inner.mask if self._choosing else None
         return opening if inner is None else np.bitwise_or(opening, inner)
+
+    def _unfinished(self) -> Words:
+        """Everything but the end of the answer, and tokens that would say the rest of the marker and go on at once, for
+        the rule might not allow that."""
+        allowed = self._free
+        for said, tokens in self._vocabulary.overshooting(self._close).items():
+            if self._tail.endswith(self._close[:said]):
+                allowed = allowed & ~tokens
+        return allowed
 
     def consume(self, token: int) -> bool:
         """Note a token; True when the text is complete and nothing may follow."""

@@ -49,6 +49,7 @@ class Vocabulary:
         self._words = -(-max(size, info.vocabulary) // 32)
         self.ends = self.mask_of(self._tokenizer.eos_token_ids)
         """The tokens that end a text."""
+        self._overshooting: dict[bytes, dict[int, Words]] = {}
 
     def mask_of(self, tokens: frozenset[int] = frozenset()) -> Words:
         """A mask that allows these tokens only."""
@@ -60,6 +61,23 @@ class Vocabulary:
     def spelled(self, token: int) -> bytes:
         """What a token stands for; unlike in the text, special tokens are written out."""
         return self._tokenizer.token_bytes(token) or self._tokenizer.token_text(token).encode()
+
+    def overshooting(self, marker: bytes) -> dict[int, Words]:
+        """Tokens that say the end of `marker` and, after it, more than white space: a mask of them for each number of
+        bytes of it that may have been said before. Looks at every token when it is first asked for a marker."""
+        if marker not in self._overshooting:
+            ends = tuple(marker[said:] for said in range(len(marker)))
+            tokens: dict[int, set[int]] = {}
+            for token in range(self._tokenizer.vocab_size):
+                text = self.spelled(token)
+                if marker in text and text.partition(marker)[2].strip():
+                    tokens.setdefault(0, set()).add(token)
+                elif text.startswith(ends):
+                    for said, end in enumerate(ends):
+                        if text.startswith(end) and text[len(end) :].strip():
+                            tokens.setdefault(said, set()).add(token)
+            self._overshooting[marker] = {said: self.mask_of(frozenset(found)) for said, found in tokens.items()}
+        return self._overshooting[marker]
 
     def is_special(self, token: int) -> bool:
         """Whether the grammar engine takes a token for no text; it does so with some that others show."""

@@ -70,8 +70,11 @@ async def tool_rule(
 
 
 async def _compiled(state: AppState, compile: Callable[[], CompiledRule], lead: Lead | None) -> Rule:
-    rule = await anyio.to_thread.run_sync(compile, limiter=state.grammar_threads)
-    return rule if lead is None else rule.after_reasoning(lead.close, lead.opening)
+    def work() -> Rule:
+        rule = compile()
+        return rule if lead is None else rule.after_reasoning(lead.close, lead.opening)
+
+    return await anyio.to_thread.run_sync(work, limiter=state.grammar_threads)
 
 
 def _wire_form(prompts: PromptBuilder) -> WireForm | None:
