@@ -22,13 +22,14 @@ size_t attention_scratch_bytes(const AttentionConfig& config) {
   return (queries * (config.head_dim + state) + kRowBlock * state) * sizeof(float);
 }
 
-void AttentionPlan::make(const AttentionConfig& config, std::span<const Segment> segments, int threads) {
+void AttentionPlan::make(const AttentionConfig& config, std::span<const Segment> segments, int threads,
+                         bool only_last) {
   segments_.assign(segments.begin(), segments.end());
   appends_.clear();
   pieces_.clear();
   for (int s = 0; s < static_cast<int>(segments_.size()); s++) {
     const Segment& segment = segments_[s];
-    add_tiles(config, segment);
+    add_tiles(config, segment, only_last ? segment.count - 1 : 0);
     if (segment.count == 1) continue;  // the unit that attends to the last block appends first
     for (int first = 0; first < segment.count;) {
       // Up to a multiple of append_rows: a pair of positions is one unit's.
@@ -41,9 +42,9 @@ void AttentionPlan::make(const AttentionConfig& config, std::span<const Segment>
   pieces_.cut(threads);
 }
 
-void AttentionPlan::add_tiles(const AttentionConfig& config, const Segment& segment) {
+void AttentionPlan::add_tiles(const AttentionConfig& config, const Segment& segment, int first) {
   const int step = tile_rows(config);
-  for (int first = 0; first < segment.count; first += step) {
+  for (; first < segment.count; first += step) {
     const int rows = std::min(step, segment.count - first);
     const int position = segment.position + first;
     const int first_key = config.window ? std::max(0, position - config.window + 1) : 0;

@@ -89,7 +89,8 @@ size_t attention_scratch_bytes(const AttentionConfig& config);
 // head_dim and window; holds memory for intermediate results, so one layer at a time uses it.
 class AttentionPlan {
  public:
-  void make(const AttentionConfig& config, std::span<const Segment> segments, int threads);
+  // only_last: all rows are appended, but only the last one of each segment attends.
+  void make(const AttentionConfig& config, std::span<const Segment> segments, int threads, bool only_last = false);
 
  private:
   friend void append_and_attend(Worker&, const AttentionKernels&, const KvPool&, int, const AttentionConfig&,
@@ -97,7 +98,7 @@ class AttentionPlan {
   struct Append {
     int segment, first, end;  // rows
   };
-  void add_tiles(const AttentionConfig& config, const Segment& segment);
+  void add_tiles(const AttentionConfig& config, const Segment& segment, int first);
 
   std::vector<Segment> segments_;
   std::vector<Append> appends_;

@@ -62,23 +62,27 @@ void Decoder::check(std::span<const int32_t> tokens) const {
   }
 }
 
-// A plan for each window, which layers of the same window share.
+// A plan for each window, which layers of the same window share, and one for the last layer: of its rows only those
+// whose logits are wanted attend.
 void Decoder::plan_attention(std::span<const Segment> segments) {
   if (layer_plans_.size() != model_.layers.size()) {
     plans_.clear();
     plans_.reserve(model_.layers.size());  // layers point to them
     layer_plans_.clear();
+    const DecoderLayer* const last = &model_.layers.back();
     for (const DecoderLayer& layer : model_.layers) {
-      const auto same = [&](const auto& plan) { return plan.first == layer.attention.window; };
+      const int window = layer.attention.window;
+      const bool only_last = &layer == last;
+      const auto same = [&](const LayerPlan& plan) { return plan.window == window && plan.only_last == only_last; };
       auto found = std::find_if(plans_.begin(), plans_.end(), same);
-      if (found == plans_.end()) found = plans_.emplace(plans_.end(), layer.attention.window, AttentionPlan());
-      layer_plans_.push_back(&found->second);
+      if (found == plans_.end()) found = plans_.insert(plans_.end(), LayerPlan{window, only_last, {}});
+      layer_plans_.push_back(&found->attention);
     }
   }
-  for (auto& [window, plan] : plans_) {
+  for (LayerPlan& plan : plans_) {
     AttentionConfig attention = model_.layers.front().attention;
-    attention.window = window;
-    plan.make(attention, segments, pool_.threads());
+    attention.window = plan.window;
+    plan.attention.make(attention, segments, pool_.threads(), plan.only_last);
   }
 }
 

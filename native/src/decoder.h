@@ -61,6 +61,12 @@ class Decoder {
   const std::optional<Profile>& profile() const { return profile_; }
 
  private:
+  struct LayerPlan {
+    int window;
+    bool only_last;
+    AttentionPlan attention;
+  };
+
   void check(std::span<const int32_t> tokens) const;
   void plan_attention(std::span<const Segment> segments);
 
@@ -70,7 +76,7 @@ class Decoder {
   KvPool cache_;
   Arena arena_;
   Sequences sequences_;
-  std::vector<std::pair<int, AttentionPlan>> plans_;  // one for each window that a layer has
+  std::vector<LayerPlan> plans_;
   std::vector<AttentionPlan*> layer_plans_;
   Workspace space_;
   std::optional<Profile> profile_;

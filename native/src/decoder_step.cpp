@@ -122,6 +122,7 @@ class Step {
     end_phase(Phase::Embed);
   }
 
+  // Behind the last layer's keys and values only the rows whose logits are wanted go on.
   void run_layer(const DecoderLayer& layer, int index) {
     float* const qkv = floats(space_.qkv);
     float* const attended = floats(space_.attended);
@@ -129,12 +130,15 @@ class Step {
     const size_t qkv_width = model_.shape.qkv_width(), attended_width = model_.shape.attended_width();
 
     hidden_product(layer.qkv, layer.before_attention, store(layer.qkv, qkv, qkv_width), Phase::Qkv);
-    if (layer.parallel) run_up(layer);
     normalise_pieces(layer, qkv, qkv_width);
+    const bool fewer = &layer == &model_.layers.back() && task_.last_rows.size() < task_.tokens.size();
+    if (fewer) keep_last_rows();
+    if (layer.parallel) run_up(layer);
     append_and_attend(worker_, task_.kernels.attention, task_.cache, index, layer.attention, *task_.plans[index], qkv,
                       attended);
     end_phase(Phase::Attention);
-    product(layer.output.weights, count_, {attended, attended_width}, store(layer.output, branch, hidden_width_));
+    const int32_t* const rows = fewer ? task_.last_rows.data() : nullptr;
+    product(layer.output.weights, count_, {attended, attended_width, rows}, store(layer.output, branch, hidden_width_));
     end_phase(Phase::Output);
     if (!layer.parallel) {
       pending_ = Branch{&layer.after_attention, layer.residual_scale};
@@ -144,6 +148,16 @@ class Step {
     multiply(worker_, layer.down.weights, gated, store(layer.down, branch, hidden_width_, layer.parallel));
     end_phase(Phase::Down);
     pending_ = Branch{&layer.after_mlp, layer.residual_scale};
+  }
+
+  void keep_last_rows() {
+    const float* const from = hidden();
+    current_ ^= 1;
+    count_ = static_cast<int>(task_.last_rows.size());
+    worker_.each(count_, [&](int row) {
+      std::copy_n(from + task_.last_rows[row] * hidden_width_, hidden_width_, hidden() + row * hidden_width_);
+    });
+    end_phase(Phase::Prepare);
   }
 
   // The feed-forward part up to its last product. Each piece turns its outputs into activations of that product.
@@ -193,8 +207,8 @@ class Step {
     const PackedWeights& weights = model_.head_weights();
     const size_t vocabulary = model_.shape.vocabulary;
     const auto to_row = store(model_.head, task_.logits, vocabulary);
-    const Input input{hidden(), hidden_width_, task_.last_rows.data(), &model_.final_norm, &*pending_};
-    product(weights, static_cast<int>(task_.last_rows.size()), input, [&](const GemmPiece& piece) {
+    const Input input{hidden(), hidden_width_, nullptr, &model_.final_norm, &*pending_};
+    product(weights, count_, input, [&](const GemmPiece& piece) {
       to_row(piece);
       const int first = piece.first_tile * tile_outputs;
       const int count = std::min<int>(piece.tiles * tile_outputs, vocabulary - first);
@@ -288,7 +302,7 @@ class Step {
   const RowKernels& rows_;
   StepClock clock_;
   const size_t hidden_width_;
-  const int count_;
+  int count_;        // rows
   int current_ = 0;  // which buffer holds the hidden state
   std::optional<Branch> pending_;
 };
