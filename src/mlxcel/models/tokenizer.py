@@ -7,10 +7,11 @@ this module gives it the interface that the engine asks for.
 from __future__ import annotations
 
 import enum
-import json
+import functools
+import itertools
 import re
 import threading
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,8 @@ from typing import Any, cast
 import tokenizers
 
 from mlxcel.models.errors import ModelError, one_line
+from mlxcel.models.text_cuts import PIECE, TextCuts
+from mlxcel.models.tokenizer_parts import parts_of
 
 SPACE_MARK = "\u2581"
 """What SentencePiece vocabularies write for a space."""
@@ -99,10 +102,11 @@ class TextTokenizer:
         parse_special: read the spelling of a special token inside `text` as that token.
         """
         text = _without_lone_surrogates(text)
-        with self._lock:  # the switch belongs to the shared object
-            self._backend.encode_special_tokens = not parse_special
-            # A batch of one: unlike `encode` it lets other Python threads run, and long texts take seconds.
-            return self._backend.encode_batch([text], add_special_tokens=add_special)[0].ids
+        if len(text) <= PIECE or (ends := self._ends) is None or (cuts := self._cuts) is None:
+            return self._encode(text, add_special, parse_special)
+        before, after = ends if add_special else ((), ())
+        pieces = (self._encode(piece, False, parse_special) for piece in cuts.pieces(text))
+        return [*before, *itertools.chain.from_iterable(pieces), *after]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` with special tokens left out; bytes that are not UTF-8 become U+FFFD."""
@@ -132,6 +136,27 @@ class TextTokenizer:
     def to_json(self) -> str:
         """The tokenizer in the form of a `tokenizer.json` file."""
         return self._backend.to_str()
+
+    @functools.cached_property
+    def _cuts(self) -> TextCuts | None:
+        with self._lock:
+            return TextCuts.of(self._backend)
+
+    @functools.cached_property
+    def _ends(self) -> tuple[list[int], list[int]] | None:
+        """The tokenizer's own BOS and EOS, if they are around the tokens of a text."""
+        plain, whole = self._encode("a", False, True), self._encode("a", True, True)
+        for begin in range(len(whole) - len(plain) + 1):
+            end = begin + len(plain)
+            if whole[begin:end] == plain:
+                return whole[:begin], whole[end:]
+        return None
+
+    def _encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        with self._lock:  # the switch belongs to the shared object
+            self._backend.encode_special_tokens = not parse_special
+            # A batch of one: unlike `encode` it lets other Python threads run.
+            return self._backend.encode_batch([text], add_special_tokens=add_special)[0].ids
 
     def _spelt_bytes(self, token_id: int) -> bytes:
         added = self._added.get(token_id)
@@ -201,7 +226,7 @@ def turn_end_ids(backend: tokenizers.Tokenizer) -> set[int]:
 
 def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
     """How the tokenizer's vocabulary writes bytes, told by the parts it is made of."""
-    parts = [*_parts(backend.decoder), *_parts(backend.pre_tokenizer)]
+    parts = [*parts_of(backend.decoder), *parts_of(backend.pre_tokenizer)]
     kinds = {part.get("type") for part in parts}
     if "ByteLevel" in kinds:
         return Spelling.BYTE_LEVEL
@@ -211,24 +236,12 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
 
 
 def _prefixes_space(backend: tokenizers.Tokenizer) -> bool:
-    for part in (*_parts(backend.normalizer), *_parts(backend.pre_tokenizer)):
+    for part in (*parts_of(backend.normalizer), *parts_of(backend.pre_tokenizer)):
         if part.get("type") == "Prepend" and part.get("prepend") == SPACE_MARK:
             return True
         if part.get("type") == "Metaspace" and part.get("prepend_scheme") != "never":
             return True
     return False
-
-
-def _parts(component: object | None) -> Iterator[Mapping[str, Any]]:
-    """The JSON form of a part of the tokenizer, sequences taken apart."""
-    if component is None:
-        return
-    pending: list[dict[str, Any]] = [json.loads(cast(Any, component).__getstate__())]
-    while pending:
-        part = pending.pop()
-        yield part
-        for key in ("decoders", "pretokenizers", "normalizers"):
-            pending += part.get(key, ())
 
 
 def _without_lone_surrogates(text: str) -> str:
