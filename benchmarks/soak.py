@@ -15,11 +15,14 @@ import itertools
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.mixture import send_mixture
+import httpx
+
+from benchmarks.mixture import TEXT, WrongAnswer, send_mixture
 from benchmarks.own_server import make_parser, own_server, print_and_exit
+from benchmarks.peers import ServerProcess
 from benchmarks.serving import machine, versions
 
 STRETCHES = 10
@@ -29,7 +32,10 @@ SAMPLE_SECONDS = 2.0
 SLOT_CONTEXT = 1024
 SLOTS = 4
 CACHE = ("--prompt-cache-capacity-bytes", "64M")
-"""Full before the warm-up ends: a prompt cache that still fills up is no leak."""
+"""Full before the first sample: a prompt cache that still fills up is no leak."""
+ROUNDS = 3
+"""Of requests that fill every slot, before the first sample: with the cache full, they take all the memory for keys and
+values that there will ever be. How many long ones meet is a matter of chance later, and each record would be a step."""
 
 Sample = tuple[float, float]
 """Seconds since the start, resident MiB."""
@@ -48,10 +54,30 @@ def slope(samples: Sequence[Sample]) -> tuple[float, float]:
     return rate, STUDENT_95 * (rest / (STRETCHES - 2) / spread) ** 0.5
 
 
+async def fill(server: ServerProcess, clients: int) -> None:
+    """Have as much in memory at once as the mixture may ever bring together."""
+    too_long = {"prompt": "x " * 100_000}
+
+    async def send(client: httpx.AsyncClient, body: Mapping[str, Any], status: int) -> None:
+        response = await client.post(TEXT, json=body)
+        if response.status_code != status:
+            raise WrongAnswer(response.text)
+
+    async with httpx.AsyncClient(base_url=server.url, timeout=300) as client:
+        for turn in range(ROUNDS):
+            async with asyncio.TaskGroup() as group:
+                for slot in range(SLOTS):
+                    prompt = [1000 + ROUNDS * slot + turn, *([42] * (SLOT_CONTEXT - 10))]
+                    group.create_task(send(client, {"prompt": prompt, "max_tokens": 8, "ignore_eos": True}, 200))
+                for _ in range(clients):
+                    group.create_task(send(client, too_long, 400))
+
+
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the clients and return the report."""
     samples: list[Sample] = []
     with own_server(arguments, SLOTS, SLOT_CONTEXT, *CACHE) as server:
+        await fill(server, arguments.clients)
         began = time.monotonic()
         end = 60 * arguments.minutes
 

@@ -114,7 +114,6 @@ def test_only_spaces_end_words_that_spaces_split() -> None:
     "backend",
     [
         tokenizer_of(None),
-        tokenizer_of(pre_tokenizers.Metaspace()),
         tokenizer_of(pre_tokenizers.ByteLevel(add_prefix_space=True)),
         tokenizer_of(splits(r"(?<=a) | ?\p{L}+")),
         tokenizer_of(splits(r"^x|\b\p{L}+")),
@@ -122,6 +121,47 @@ def test_only_spaces_end_words_that_spaces_split() -> None:
 )
 def test_no_place_is_known_to_be_safe(backend: Tokenizer) -> None:
     assert TextCuts.of(backend) is None
+
+
+def sentencepiece(*, prepend: bool, split: PreTokenizer | None = None, piece: str = "▁a") -> Tokenizer:
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁ab1\n", "▁▁", "ab", "▁ab", "▁▁a", piece]
+    merges = [("▁", "▁"), ("a", "b"), ("▁", "ab"), ("▁▁", "a"), (piece[:-1], piece[-1])]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    backend = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    spaces = normalizers.Replace(" ", "▁")
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if prepend else spaces
+    if split is not None:
+        backend.pre_tokenizer = split
+    backend.add_tokens([AddedToken("<x>"), AddedToken("<y>", lstrip=True, rstrip=True, normalized=False)])
+    return backend
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        sentencepiece(prepend=False),
+        sentencepiece(prepend=True),
+        sentencepiece(prepend=False, split=pre_tokenizers.Split(" ", "merged_with_previous")),
+        sentencepiece(prepend=False, split=pre_tokenizers.Metaspace(prepend_scheme="always")),
+        sentencepiece(prepend=False, split=pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
+    ],
+)
+def test_pieces_of_sentencepiece_have_the_ids_of_the_whole(backend: Tokenizer) -> None:
+    cuts = cuts_of(backend)
+
+    def ids(text: str) -> list[int]:
+        return backend.encode(text).ids
+
+    @given(st.lists(st.sampled_from([*"aab  1\n▁é", "ab", "<x>", "<y>"]), max_size=40).map("".join))
+    def check(text: str) -> None:
+        assert list(itertools.chain.from_iterable(map(ids, cuts.pieces(text, 1)))) == ids(text)
+
+    check()
+    assert len(list(cuts.pieces("a b a b", 1))) > 1
+
+
+def test_pieces_that_reach_across_words() -> None:
+    assert TextCuts.of(sentencepiece(prepend=False, piece="b▁")) is None
 
 
 def test_a_normalizer_that_changes_beginnings() -> None:

@@ -20,10 +20,7 @@ import tokenizers
 
 from mlxcel.models.errors import ModelError, one_line
 from mlxcel.models.text_cuts import PIECE, TextCuts
-from mlxcel.models.tokenizer_parts import parts_of
-
-SPACE_MARK = "\u2581"
-"""What SentencePiece vocabularies write for a space."""
+from mlxcel.models.tokenizer_parts import SPACE_MARK, parts_of
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 

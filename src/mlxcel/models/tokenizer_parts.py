@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+SPACE_MARK = "\u2581"
+"""What SentencePiece vocabularies write for a space."""
+
 
 def parts_of(component: object | None) -> Iterator[Mapping[str, Any]]:
     """The JSON form of a normalizer, pre-tokenizer or decoder, sequences taken apart, in no particular order."""
