@@ -250,6 +250,20 @@ def test_a_second_signal_leaves_at_once() -> None:
             process.kill()
 
 
+def test_freed_memory_goes_back_while_it_serves(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    returned = threading.Semaphore(0)
+    monkeypatch.setattr(serving, "TIDY_SECONDS", 0.01)
+    monkeypatch.setattr(serving.heap, "return_free_memory", returned.release)
+
+    def user(server: Running) -> None:
+        lines.wait("ready")
+        assert returned.acquire(timeout=30)
+        assert returned.acquire(timeout=30)
+        server.stop()
+
+    served(ScriptedBackend, user)
+
+
 def test_answers_that_do_not_end_in_time_are_ended(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream gets its last chunk, a whole answer an error in the envelope; nothing is just cut off."""
     monkeypatch.setattr(serving, "DRAIN_SECONDS", 0.2)

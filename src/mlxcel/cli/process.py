@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -11,9 +10,10 @@ from collections.abc import Callable, Generator
 from types import FrameType
 from typing import NoReturn
 
+from mlxcel import heap
+
 _INTERRUPTED = 130  # 128 + SIGINT, by the custom of shells
 _TERMINATED = 143
-_M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
 def run_process(main: Callable[[], int]) -> NoReturn:
@@ -23,7 +23,7 @@ def run_process(main: Callable[[], int]) -> NoReturn:
     memory that belongs to C++, and meeting a half-finished interpreter they would abort the process.
     """
     _open_closed_streams()
-    _share_heap()
+    heap.share()
     # Until something better is set up, a signal just ends the process: an exception in the middle of an import could
     # be swallowed there, or abort.
     signal.signal(signal.SIGINT, _leave)
@@ -37,13 +37,6 @@ def run_process(main: Callable[[], int]) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
-
-
-def _share_heap() -> None:
-    """Let all threads take memory from one heap: glibc would give each thread its own, and what a large request once
-    took of it stays there."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 @contextlib.contextmanager

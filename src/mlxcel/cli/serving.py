@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 import uvloop
 
+from mlxcel import heap
 from mlxcel.cli.listener import Listener
 from mlxcel.cli.loading import wait_loaded
 from mlxcel.cli.protocol import EnvelopeProtocol
@@ -26,6 +27,9 @@ DRAIN_SECONDS = 5
 
 CLOSE_SECONDS = 5
 """How long the last bytes may take after that."""
+
+TIDY_SECONDS = 60
+"""How often memory that requests have freed goes back to the system."""
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +65,7 @@ async def _serve(engine: Engine, make_app: MakeApp, network: NetworkConfig, list
     ready = asyncio.create_task(_announce(engine, listener.url))
     # Ends what does not end in time, so that every answer is complete before its connection is closed.
     drain = asyncio.create_task(_drain(engine, draining))
+    tidying = asyncio.create_task(_tidy())
     try:
         await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
         if ready.done() and ready.exception():
@@ -71,6 +76,7 @@ async def _serve(engine: Engine, make_app: MakeApp, network: NetworkConfig, list
     finally:
         ready.cancel()
         drain.cancel()
+        tidying.cancel()
         await engine.close()
 
 
@@ -85,6 +91,12 @@ async def _announce(engine: Engine, url: str) -> None:
     budget = "no limit" if stats.kv_bytes_budget is None else f"{stats.kv_bytes_budget >> 20} MiB"
     log.info("keys and values: %s, %s; prompt cache: %s", stats.kv_cache_mode_effective or "none", budget, kept)
     log.info("%d slots of %d tokens; ready on %s", engine.slots, engine.slot_context, url)
+
+
+async def _tidy() -> None:
+    while True:
+        await asyncio.sleep(TIDY_SECONDS)
+        await asyncio.to_thread(heap.return_free_memory)
 
 
 async def _drain(engine: Engine, draining: asyncio.Event) -> None:

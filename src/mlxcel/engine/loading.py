@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from mlxcel import kernels
+from mlxcel import heap, kernels
 from mlxcel.config import ServerConfig
 from mlxcel.engine.backend import Backend, ModelInfo
 from mlxcel.engine.cache.batch import LayerCaches
@@ -98,7 +98,7 @@ def _mlx_backend(loaded: LoadedModel, info: ModelInfo, config: ServerConfig, *, 
     installed = kernels.install(
         loaded.model, threads=settings.threads, precision=settings.cpu_precision, stock=stock, progress=log.info
     )
-    native.return_free_memory()
+    heap.return_free_memory()
     if installed.operations is None and (settings.threads or settings.cpu_precision != "default"):
         log.warning("--threads and --cpu-precision have no effect: this model runs on MLX")
 

@@ -17,6 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from mlxcel import heap
 from mlxcel.kernels import native, parts
 from mlxcel.kernels.families import FAMILIES, WRAPPERS, Family, Scales
 from mlxcel.kernels.parts import Norm, Rope, Rows, UnsupportedError
@@ -143,12 +144,12 @@ def build_decoder(
     for index in range(shape.layers):
         # What the part before left behind: otherwise freed memory piles up to a second copy of the weights.
         mx.clear_cache()
-        native.return_free_memory()
+        heap.return_free_memory()
         _add_layer(decoder, shape, family, scales, _describe(model, family, name, layers.pop(0), index))
         progressing.packed(index + 1)
     outer.clear()
     mx.clear_cache()
-    native.return_free_memory()
+    heap.return_free_memory()
     return decoder
 
 

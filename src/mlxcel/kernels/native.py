@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 from contextlib import suppress
@@ -61,13 +60,6 @@ def check_wanted() -> None:
 def counted(threads: int) -> str:
     """A number of threads in words."""
     return "1 thread" if threads == 1 else f"{threads} threads"
-
-
-def return_free_memory() -> None:
-    """Give memory that was freed in small pieces back to the system, where the C library can: with glibc, nearly a
-    copy of the weights after packing."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def default_threads() -> int:
