@@ -25,9 +25,10 @@ from mlxcel.api.openai.structured import response_rule, tool_rule, wanted_schema
 from mlxcel.api.openai.wire import ChatWire
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.answer import AnswerStream
+from mlxcel.chat.errors import PromptError
 from mlxcel.chat.held import HeldReader
 from mlxcel.chat.kwargs import request_kwargs
-from mlxcel.chat.overheard import OverheardStream
+from mlxcel.chat.overheard import Overheard, OverheardStream
 from mlxcel.chat.prompt import Prompt
 from mlxcel.chat.reasoning import PlainReader, make_reader
 from mlxcel.chat.stream import MessageStream, ReasoningFormat
@@ -122,8 +123,13 @@ def _render(
     if not next_turn.matters(state, model, chat):
         return make(messages=instruct(messages, tools.instruction), **arguments), None
     recalled, said = state.echo.recall(who, messages)
-    arguments["messages"] = instruct(recalled, tools.instruction)
-    return make(**arguments), NextTurn(state, model, chat, arguments, said)
+    try:
+        arguments["messages"] = instruct(recalled, tools.instruction)
+        made = make(**arguments)
+    except PromptError:  # of the template, perhaps, that wants no reasoning there
+        arguments["messages"] = instruct(messages, tools.instruction)
+        made = make(**arguments)
+    return made, NextTurn(state, model, chat, arguments, said)
 
 
 def _spelling(config: ChatConfig, model: ServedModel, tools: ToolUse) -> Mapping[int, str]:
@@ -138,20 +144,21 @@ def _answer_stream(
     model: ServedModel,
     prompt: Prompt,
     tools: ToolUse,
-    ended: Callable[[str, str], None] | None,
+    ended: Callable[[Overheard], None] | None,
     *,
     held: bool,
 ) -> AnswerStream:
-    """ended: takes content and reasoning of the complete answer. held: the answer is held to a rule."""
+    """ended: takes the complete answer. held: the answer is held to a rule."""
     if config.skip_parsing:
         return AnswerStream(MessageStream(PlainReader(), ReasoningFormat.CONTENT))
     reader = make_reader(model.prompts.dialect, inside=prompt.thinking, calls=bool(tools.shown))
     if held:
         reader = HeldReader(reader, prompt.lead)
-    style = ReasoningFormat(config.reasoning_format)
-    message = MessageStream(reader, style) if ended is None else OverheardStream(reader, style, ended)
-    if not tools.shown:
-        return AnswerStream(message)
-    only = tools.names[0] if tools.choice is Choice.NAMED else None
-    calls = ToolStream(ToolSet.of_request(tools.shown, only), model.prompts.tool_dialect)
-    return AnswerStream(message, calls, forced=tools.forced)
+    message = MessageStream(reader, ReasoningFormat(config.reasoning_format))
+    calls = None
+    if tools.shown:
+        only = tools.names[0] if tools.choice is Choice.NAMED else None
+        calls = ToolStream(ToolSet.of_request(tools.shown, only), model.prompts.tool_dialect)
+    if ended is None:
+        return AnswerStream(message, calls, forced=tools.forced)
+    return OverheardStream(message, calls, forced=tools.forced, ended=ended)

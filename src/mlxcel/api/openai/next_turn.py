@@ -15,6 +15,7 @@ from mlxcel.api.openai.caching import wants_cache
 from mlxcel.api.openai.schema import ChatRequest
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.errors import PromptError
+from mlxcel.chat.overheard import Overheard
 from mlxcel.engine.cache.storage import Reuse
 from mlxcel.engine.request import GenerationRequest
 
@@ -40,18 +41,18 @@ class NextTurn:
         self._arguments = arguments
         self._said = said
 
-    def answered(self, request: GenerationRequest, content: str, reasoning: str) -> None:
-        """The answer has ended; `request` is what it was generated for."""
-        answer = {"role": "assistant", "content": content}
-        self._state.echo.remember(self._said, answer, reasoning)
-        # An answer that was begun by the client, or that holds calls, will come back as another message.
-        whole = self._chat.messages[-1].role != "assistant" and not self._chat.tools
+    def answered(self, request: GenerationRequest, answer: Overheard) -> None:
+        """`answer` has ended; `request` is what it was generated for."""
+        self._state.echo.remember(self._said, answer.message, answer.reasoning)
+        # An answer that was begun by the client will come back as another message.
+        whole = self._chat.messages[-1].role != "assistant"
         if whole and (self._chat.n or 1) == 1 and self._state.config.cache.warm_up:
-            self._state.spawn(self._read_ahead(request, {**answer, "reasoning_content": reasoning or None}))
+            self._state.spawn(self._read_ahead(request, answer))
 
-    async def _read_ahead(self, request: GenerationRequest, answer: Mapping[str, Any]) -> None:
+    async def _read_ahead(self, request: GenerationRequest, answer: Overheard) -> None:
+        message = {**answer.message, "reasoning_content": answer.reasoning or None}
         with contextlib.suppress(PromptError):
-            tokens = await anyio.to_thread.run_sync(self._beginning, answer, limiter=self._state.prompt_threads)
+            tokens = await anyio.to_thread.run_sync(self._beginning, message, limiter=self._state.prompt_threads)
             if tokens:
                 prompt = (*tokens, tokens[-1])  # the last one is not read
                 self._state.engine.warm_up(dataclasses.replace(request, prompt=prompt, history=len(tokens)))
