@@ -40,6 +40,16 @@ def test_copies_are_counted(schema: dict[str, Any], expected: int) -> None:
     assert count(schema) == expected
 
 
+@pytest.mark.parametrize(
+    "definitions",
+    [{"pair": {**PAIR, "$anchor": "name"}}, {"pair": PAIR, "other": {"$id": "other", "$defs": {"pair": PAIR}}}],
+)
+def test_references_by_other_names_are_not_followed(definitions: dict[str, Any]) -> None:
+    reference = "#name" if "$anchor" in definitions["pair"] else "#/$defs/pair"
+    assert count({"items": {"$ref": reference, "title": "t"}, "$defs": definitions}) < 20
+    assert count({"items": {"$ref": reference, "required": ["x"]}, "$defs": definitions}) > 10**6
+
+
 def test_what_refers_to_itself_has_an_end() -> None:
     schema = {
         "properties": {"x": {"$ref": "#", "type": "object"}, "y": {"$ref": "#/$defs/y", "type": "object"}},

@@ -33,8 +33,10 @@ Size = tuple[int, int]
 
 
 def written_out(schema: dict[str, Any], nodes: list[dict[str, Any]]) -> int:
-    """About how many schemas the engine makes of a document. nodes: those in it."""
-    counter = _Counter(schema)
+    """About how many schemas the engine makes of a document. nodes: those in it. A reference that is not followed here,
+    by another name than its place, counts as very many where other keywords stand beside it."""
+    renamed = any("$id" in node for node in nodes if node is not schema)
+    counter = _Counter(None if renamed else schema)
     roots = [schema, *(value for node in nodes for value in _definitions(node))]
     return sum(counter.whole(root, 0) for root in roots)
 
@@ -46,7 +48,8 @@ def _definitions(node: dict[str, Any]) -> Iterator[Any]:
 
 
 class _Counter:
-    def __init__(self, root: dict[str, Any]) -> None:
+    def __init__(self, root: dict[str, Any] | None) -> None:
+        """root: what references begin from; None if that is not the same for all."""
         self._root = root
         self._known: dict[tuple[int, int, bool], Size] = {}
         self._entered: set[int] = set()
@@ -88,7 +91,7 @@ class _Counter:
         both = _members(node, "allOf")
         parts = [self._size(member, steps, merged=merged or len(both) > 1) for member in both]
         if "$ref" in node and merged:
-            parts.append(self._size(target(node["$ref"], self._root), steps + 1, merged=True))
+            parts.append(self._referred(node["$ref"], steps + 1))
         for part in parts:
             count, values = count + part[0], values * part[1]
         for keyword in _UNIONS:
@@ -98,6 +101,11 @@ class _Counter:
                 count += sum(option[0] * option[1] for option in options) // alternatives
                 values *= alternatives
         return count, values
+
+    def _referred(self, reference: Any, steps: int) -> Size:
+        if self._root is None or not (reference == "#" or str(reference).startswith("#/")):
+            return _MANY, 1
+        return self._size(target(reference, self._root), steps, merged=True)
 
 
 def _members(node: dict[str, Any], keyword: str) -> list[Any]:

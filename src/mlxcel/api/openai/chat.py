@@ -126,7 +126,10 @@ def _render(
     try:
         arguments["messages"] = instruct(recalled, tools.instruction)
         made = make(**arguments)
-    except PromptError:  # of the template, perhaps, that wants no reasoning there
+    except PromptError:
+        if recalled == messages:
+            raise
+        # The template may want no reasoning there.
         arguments["messages"] = instruct(messages, tools.instruction)
         made = make(**arguments)
     return made, NextTurn(state, model, chat, arguments, said)
