@@ -16,15 +16,19 @@ ANSWER = {"role": "assistant", "content": "Yes."}
 MORE = {"role": "user", "content": "and?"}
 
 
+def remember(echo: ReasoningEcho, messages: list[dict[str, Any]], answer: dict[str, Any], reasoning: str) -> None:
+    echo.remember(echo.recall("key", messages).said, answer, reasoning)
+
+
 def remembering(answer: dict[str, Any] = ANSWER, capacity: int = 1 << 20) -> ReasoningEcho:
     echo = ReasoningEcho(capacity)
-    echo.remember("key", ASKED, answer, "hm hm")
+    remember(echo, ASKED, answer, "hm hm")
     return echo
 
 
 def recalled(echo: ReasoningEcho, messages: list[dict[str, Any]], tenant: str = "key") -> list[Any]:
     before = copy.deepcopy(messages)
-    out = echo.recall(tenant, messages)
+    out = echo.recall(tenant, messages).messages
     assert messages == before, "what was given is not changed"
     without = [{k: v for k, v in message.items() if k != "reasoning_content"} for message in out]
     assert without == [{k: v for k, v in message.items() if k != "reasoning_content"} for message in messages]
@@ -34,7 +38,7 @@ def recalled(echo: ReasoningEcho, messages: list[dict[str, Any]], tenant: str = 
 def test_it_comes_back_in_the_same_conversation() -> None:
     echo = remembering()
     assert recalled(echo, [*ASKED, ANSWER, MORE]) == [None, None, "hm hm", None]
-    echo.remember("key", [*ASKED, ANSWER, MORE], {"role": "assistant", "content": "No."}, "well")
+    remember(echo, [*ASKED, ANSWER, MORE], {"role": "assistant", "content": "No."}, "well")
     longer = [*ASKED, ANSWER, MORE, {"role": "assistant", "content": "\nNo. "}, MORE]
     assert recalled(echo, longer) == [None, None, "hm hm", None, "well", None]
 
@@ -64,7 +68,7 @@ def test_keys_do_not_see_each_others() -> None:
 def test_what_a_client_sends_stays(field: str) -> None:
     echo = remembering()
     sent = {**ANSWER, field: "mine"}
-    assert echo.recall("key", [*ASKED, sent, MORE])[2] == sent
+    assert echo.recall("key", [*ASKED, sent, MORE]).messages[2] == sent
 
 
 def test_calls_are_the_same_however_their_arguments_are_written() -> None:
@@ -99,16 +103,16 @@ def test_the_least_recently_used_goes_first(uses: list[tuple[int, int, bool]]) -
     for number, size, recall in uses:
         asked = [{"role": "user", "content": str(number)}]
         if recall:
-            found = echo.recall("key", [*asked, ANSWER, MORE])[1].get("reasoning_content")
+            found = echo.recall("key", [*asked, ANSWER, MORE]).messages[1].get("reasoning_content")
             assert (found and len(found)) == model.get(number)
             if number in model:
                 model[number] = model.pop(number)
             continue
-        echo.remember("key", asked, ANSWER, "x" * size)
+        remember(echo, asked, ANSWER, "x" * size)
         model.pop(number, None)
         model[number] = size
         while sum(model.values()) > capacity or len(model) > most:
             del model[next(iter(model))]
     for number in range(10):
-        found = echo.recall("key", [{"role": "user", "content": str(number)}, ANSWER, MORE])[1]
+        found = echo.recall("key", [{"role": "user", "content": str(number)}, ANSWER, MORE]).messages[1]
         assert len(found.get("reasoning_content", "")) == model.get(number, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,30 @@ from mlxcel.engine.thinking import ThinkingRule
 from tests.chat.tokenizers import CharTokenizer, MarkerTokenizer
 
 ANSWER = {"role": "assistant", "content": "Yes.", "reasoning_content": "hm"}
+CLOCK = {
+    "type": "function",
+    "function": {"name": "clock", "description": "", "parameters": {"type": "object", "properties": {}}},
+}
+WITH_CALLS = [
+    "command_r",
+    "deepseek",
+    "function_gemma",
+    "gemma4",
+    "glm",
+    "gpt_oss",
+    "granite",
+    "hermes",
+    "inkling",
+    "kimi_k2",
+    "lfm2",
+    "llama3",
+    "longcat",
+    "minimax",
+    "mistral",
+    "qwen3",
+    "qwen3_coder",
+]
+ONE_AT_A_TIME = ("llama3",)
 ASK = [{"role": "user", "content": "Hi"}]
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 WITH_BOS = "{{ bos_token }}" + PLAIN
@@ -166,9 +191,48 @@ class TestNextBeginning:
         beginning = prompts.next_beginning(ASK, ANSWER, kwargs=kwargs)
         thoughts = "(hm)" if preserved else ""
         assert "".join(map(chr, beginning)) == f"<user>Hi;<assistant>{thoughts}Yes.;<user>"
-        for question in ("Why?", "2 + 2", "Wh", "anything else"):
+        for question in ("Why?", "2 + 2", "Wh", "anything else", "\n\nmore", '{"'):
             following = [*ASK, ANSWER, {"role": "user", "content": question}]
             assert prompts.chat(following, kwargs=kwargs).tokens[: len(beginning)] == beginning
+
+    @pytest.mark.parametrize(
+        ("name", "calls"), [(name, n) for name in WITH_CALLS for n in (1, 2) if n == 1 or name not in ONE_AT_A_TIME]
+    )
+    def test_what_functions_give_back_follows_their_calls(
+        self, name: str, calls: int, template_source: Callable[[str], str]
+    ) -> None:
+        prompts = builder(template_source(name))
+        ids = [f"{name[:8]:x<8}{index}" for index in range(calls)]
+        answer = {
+            **ANSWER,
+            "content": "",
+            "tool_calls": [
+                {"id": one, "type": "function", "function": {"name": "clock", "arguments": '{"city": "Oslo"}'}}
+                for one in ids
+            ],
+        }
+        beginning = prompts.next_beginning(ASK, answer, kwargs={}, tools=[CLOCK])
+        assert "Oslo" in "".join(map(chr, beginning)), "the call is part of it"
+        for results in (["Why?", "12"], ["12", "12"], ["\n12", ""], ['{"time": 12}', "x"]):
+            following = [
+                {"role": "tool", "tool_call_id": one, "content": result}
+                for one, result in zip(ids, results, strict=False)
+            ]
+            prompt = prompts.chat([*ASK, answer, *following], kwargs={}, tools=[CLOCK])
+            assert prompt.tokens[: len(beginning)] == beginning
+
+    def test_a_tokenizer_may_join_line_breaks(self) -> None:
+        class Joining(CharTokenizer):
+            """Line breaks in a row are one token."""
+
+            def encode(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+                return [ord(run[0]) + 1000 * len(run) for run in re.findall(r"\n+|.", text)]
+
+        prompts = builder("{% for m in messages %}{{ m.role }}\n{{ m.content }};{% endfor %}", Joining())
+        beginning = prompts.next_beginning(ASK, ANSWER, kwargs={})
+        for question in ("Why?", "\nWhy?", "\n\nWhy?"):
+            following = [*ASK, ANSWER, {"role": "user", "content": question}]
+            assert prompts.chat(following, kwargs={}).tokens[: len(beginning)] == beginning
 
     def test_a_template_that_refuses_says_so(self) -> None:
         with pytest.raises(PromptError):

@@ -18,6 +18,7 @@ from mlxcel.engine.errors import BadConfig, Busy, Closing, ContextOverflow, Dead
 from mlxcel.engine.events import Finished, FinishReason, StopKind, TextPiece
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest, SamplingParams
+from mlxcel.engine.sampling.sampler import Sampler
 
 from .scripted import EOS, Row, ScriptedBackend
 
@@ -309,6 +310,31 @@ def test_logits_that_are_not_numbers_end_one_row_only() -> None:
             assert (await collect(bad))[1].reason is FinishReason.ERROR
             assert (await collect(good))[0] == "good"
             assert engine.state is EngineState.READY
+
+    run(test)
+
+
+def test_a_row_that_cannot_note_its_token_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = Sampler.end
+
+    def note_or_fail(self: Sampler, token: int, share: float | None) -> None:
+        if token == ord("!"):
+            raise RuntimeError("no room for notes")
+        note(self, token, share)
+
+    monkeypatch.setattr(Sampler, "end", note_or_fail)
+
+    async def test() -> None:
+        backend = ScriptedBackend()
+        backend.gate.clear()
+        async with running(backend) as engine:
+            good, bad = engine.submit([request("good"), request("ba!d")])
+            backend.gate.set()
+            text, end = await collect(bad)
+            assert (text, end.reason) == ("ba", FinishReason.ERROR)
+            assert end.message == "inference backend error: no room for notes"
+            assert (await collect(good))[0] == "good"
+            assert backend.rows == []
 
     run(test)
 

@@ -106,6 +106,15 @@ def test_what_no_grammar_can_be_made_of(compiler: Compiler) -> None:
         compiler.forced_tools([], HERMES, once=True)
 
 
+def test_tools_that_can_be_borne_one_by_one_may_be_too_much_together(compiler: Compiler) -> None:
+    def tools(count: int) -> list[Tool]:
+        return [Tool(f"f{i}", {"properties": {"a": {"multipleOf": 9001 + 2 * i}}}) for i in range(count)]
+
+    compiler.forced_tools(tools(2), HERMES, once=True)
+    with pytest.raises(NotCompiled, match="multipleOf"):
+        compiler.forced_tools(tools(20), HERMES, once=True)
+
+
 def test_a_vocabulary_spells_special_tokens() -> None:
     vocabulary = Vocabulary(info_of(TOKENIZER))
     assert vocabulary.spelled(TAG) == b"<|python_tag|>"

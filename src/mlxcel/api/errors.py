@@ -16,7 +16,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlxcel.api.connection import ClientGone
 from mlxcel.chat.errors import PromptError
-from mlxcel.engine.errors import Busy, Closing, ContextOverflow, Dead, Loading, OverBudget, Stuck, UnknownToken
+from mlxcel.engine.errors import (
+    AllBanned,
+    Busy,
+    Closing,
+    ContextOverflow,
+    Dead,
+    Loading,
+    OverBudget,
+    Stuck,
+    UnknownToken,
+)
 from mlxcel.grammar.errors import GrammarError
 
 log = logging.getLogger(__name__)
@@ -97,7 +107,7 @@ def to_api_error(error: Exception) -> ApiError:
         case OverBudget():
             numbers = {"estimated_bytes": error.needed, "budget_bytes": error.budget}
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, OVER_BUDGET, str(error), code=OVER_BUDGET, numbers=numbers)
-        case UnknownToken():
+        case UnknownToken() | AllBanned():
             return invalid(str(error), error.field)
         case Busy() | Loading():
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_BUSY, str(error))

@@ -13,8 +13,8 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 Message = Mapping[str, Any]
 
@@ -22,6 +22,14 @@ MOST_ENTRIES = 4096
 _LARGEST_SHARE = 8
 """One trace may take this part of the capacity at most."""
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+
+
+class Recalled(NamedTuple):
+    """A conversation with what is known of its reasoning."""
+
+    messages: list[dict[str, Any]]
+    said: bytes
+    """Stands for the key and all that was said: `remember` knows by it what was answered."""
 
 
 class ReasoningEcho:
@@ -37,15 +45,15 @@ class ReasoningEcho:
         self._kept: OrderedDict[bytes, str] = OrderedDict()
         self._lock = threading.Lock()
 
-    def remember(self, tenant: str, messages: Sequence[Message], answer: Message, reasoning: str) -> None:
-        """Keep the reasoning of `answer`, the assistant message that follows `messages`.
+    def remember(self, said: bytes, answer: Message, reasoning: str) -> None:
+        """Keep the reasoning of `answer`, the assistant message that follows what `recall` gave `said` for.
 
         Nothing is kept of an answer whose content shows its reasoning.
         """
         size = len(reasoning.encode(errors="replace"))
         if not reasoning or size > self._capacity // _LARGEST_SHARE or reasoning in _text(answer.get("content")):
             return
-        *_, key = _digests(tenant, [*messages, answer])
+        key = _then(said, answer)
         with self._lock:
             self._drop(key)
             self._kept[key] = reasoning
@@ -53,40 +61,37 @@ class ReasoningEcho:
             while self._bytes > self._capacity or len(self._kept) > self._most_entries:
                 self._drop(next(iter(self._kept)))
 
-    def recall(self, tenant: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    def recall(self, tenant: str, messages: Sequence[Message]) -> Recalled:
         """The messages, with what is known of the reasoning of those assistant messages before the last message that
-        come without any."""
+        come without any. Takes milliseconds for a long conversation."""
         recalled = [dict(message) for message in messages]
-        if not self._kept:
-            return recalled
-        for message, key in zip(recalled[:-1], _digests(tenant, messages), strict=False):
-            if message.get("role") != "assistant" or any(message.get(name) for name in _REASONING_FIELDS):
+        said = hashlib.sha256(tenant.encode()).digest()
+        for index, message in enumerate(recalled):
+            said = _then(said, message)
+            last = index == len(recalled) - 1
+            if last or message.get("role") != "assistant" or any(message.get(name) for name in _REASONING_FIELDS):
                 continue
             with self._lock:
-                if key in self._kept:
-                    self._kept.move_to_end(key)
-                    message["reasoning_content"] = self._kept[key]
-        return recalled
+                if said in self._kept:
+                    self._kept.move_to_end(said)
+                    message["reasoning_content"] = self._kept[said]
+        return Recalled(recalled, said)
 
     def _drop(self, key: bytes) -> None:
         if key in self._kept:
             self._bytes -= len(self._kept.pop(key).encode(errors="replace"))
 
 
-def _digests(tenant: str, messages: Sequence[Message]) -> Iterator[bytes]:
-    """After each message, a digest of the tenant and of what was said so far, reasoning left out."""
-    so_far = hashlib.sha256(tenant.encode())
-    for message in messages:
-        said = [
-            message.get("role"),
-            message.get("name"),
-            message.get("tool_call_id"),
-            _text(message.get("content")).strip(),
-            [_call(call) for call in message.get("tool_calls") or ()],
-        ]
-        # A digest of each: no message can look like the end of one and the beginning of another.
-        so_far.update(hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).digest())
-        yield so_far.digest()
+def _then(said: bytes, message: Message) -> bytes:
+    """A digest of what was said with one more message, reasoning left out, from the one before it."""
+    more = [
+        message.get("role"),
+        message.get("name"),
+        message.get("tool_call_id"),
+        _text(message.get("content")).strip(),
+        [_call(call) for call in message.get("tool_calls") or ()],
+    ]
+    return hashlib.sha256(said + json.dumps(more, sort_keys=True, default=str).encode()).digest()
 
 
 def _text(content: Any) -> str:

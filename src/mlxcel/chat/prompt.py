@@ -21,8 +21,9 @@ _NO_TEMPLATE = (
     "This model has no chat template. Use /v1/completions with a prompt of your own, or start the server with "
     "--chat-template-file."
 )
-_QUESTIONS = ("Why?", "2 + 2")
-"""Unlike each other from the first letter on."""
+_NEXT = ("Why?", '\n\n{"')
+"""What may be said next. Unlike each other from the first letter on, also without the line breaks, which a tokenizer
+would join to those before them."""
 _CUT = "(the answer goes on here)"
 """Marks the end of an answer that is to go on, which is where the prompt ends."""
 
@@ -188,20 +189,21 @@ class PromptBuilder:
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> tuple[int, ...]:
-        """The tokens that the prompt after `answer` will begin with, whatever the user says next.
+        """The tokens that the prompt after `answer` will begin with, whatever the user says next, or the functions that
+        it calls give back.
 
         Raises PromptError as `render` does.
         """
         following = [
             self._tokenise(
                 self.render(
-                    [*messages, answer, {"role": "user", "content": question}],
+                    [*messages, answer, *_replies(answer, text)],
                     kwargs=kwargs,
                     tools=tools,
                     add_generation_prompt=False,
                 )
             )
-            for question in _QUESTIONS
+            for text in _NEXT
         ]
         same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*following, strict=False))
         return tuple(token for token, _ in same)
@@ -231,6 +233,13 @@ def _begun_answer(messages: Sequence[Mapping[str, Any]]) -> str:
     if not messages or messages[-1]["role"] != "assistant" or "tool_calls" in messages[-1]:
         return ""
     return messages[-1]["content"]
+
+
+def _replies(answer: Mapping[str, Any], text: str) -> list[Mapping[str, Any]]:
+    """The messages that `answer` calls for, which all say `text`."""
+    if not answer.get("tool_calls"):
+        return [{"role": "user", "content": text}]
+    return [{"role": "tool", "tool_call_id": call["id"], "content": text} for call in answer["tool_calls"]]
 
 
 def _leading_special(tokenizer: Tokenizer) -> tuple[int, ...]:

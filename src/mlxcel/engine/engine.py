@@ -20,6 +20,7 @@ from mlxcel.engine.backend import Backend, ModelInfo
 from mlxcel.engine.cache.prompt_cache import PromptCache
 from mlxcel.engine.cache.stats import CacheStats, empty_stats
 from mlxcel.engine.errors import (
+    AllBanned,
     BadConfig,
     Busy,
     Closing,
@@ -33,7 +34,7 @@ from mlxcel.engine.errors import (
 )
 from mlxcel.engine.events import Event, Finished, FinishReason, StopKind, Timings, Usage
 from mlxcel.engine.generation import Generation
-from mlxcel.engine.request import GenerationRequest
+from mlxcel.engine.request import GenerationRequest, SamplingParams
 from mlxcel.engine.scheduler import Scheduler
 from mlxcel.engine.sequence import ContextShift
 from mlxcel.engine.sequence import Sequence as EngineSequence
@@ -172,8 +173,8 @@ class Engine:
         """Queue all of `requests` or none (event-loop thread only).
 
         Raises Loading, Dead, Stuck, Closing, ContextOverflow (a prompt leaves no room for a single token in a slot),
-        OverBudget (or in memory), UnknownToken (in a prompt or a bias) or Busy (too little room in the queue), before
-        anything is queued.
+        OverBudget (or in memory), UnknownToken (in a prompt or a bias), AllBanned (no token is left to sample) or Busy
+        (too little room in the queue), before anything is queued.
         """
         info, context = self.info, self.slot_context
         if self._closing:
@@ -185,6 +186,8 @@ class Engine:
                 raise OverBudget(limit.bytes * len(request.prompt) // limit.tokens, limit.bytes)
             _check_tokens("prompt", request.prompt, info.vocabulary)
             _check_tokens("logit_bias", [token for token, _ in request.sampling.logit_bias], info.vocabulary)
+            if _bans_all(request.sampling, info):
+                raise AllBanned
         sequences = [self._sequence(request, info, context) for request in requests]
         with self._in_flight_lock:
             if self._in_flight + len(requests) > self._slots + self._config.max_queue_depth:
@@ -367,3 +370,13 @@ def _check_tokens(field: str, tokens: Sequence[int], vocabulary: int) -> None:
     for token in (min(tokens, default=0), max(tokens, default=0)):
         if not 0 <= token < vocabulary:
             raise UnknownToken(field, token, vocabulary)
+
+
+def _bans_all(sampling: SamplingParams, info: ModelInfo) -> bool:
+    """Whether no token is left to sample."""
+    ends = info.tokenizer.eos_token_ids if sampling.ignore_eos else frozenset[int]()
+    if len(sampling.logit_bias) + len(ends) < info.vocabulary:
+        return False
+    banned = {token for token, bias in sampling.logit_bias if bias == -math.inf}
+    banned |= {token for token in ends if token < info.vocabulary}  # a tokenizer may know more than the model
+    return len(banned) == info.vocabulary

@@ -64,6 +64,15 @@ class UnknownToken(EngineError):
         self.field = field
 
 
+class AllBanned(EngineError):
+    """A request leaves no token that may come: its bias, or that and `ignore_eos`, bans them all."""
+
+    field = "logit_bias"
+
+    def __init__(self) -> None:
+        super().__init__("logit_bias, with ignore_eos if that is set, bans every token: nothing could be generated")
+
+
 class OverBudget(EngineError):
     """The prompt does not fit the memory for keys and values, even when nothing else is there.
 

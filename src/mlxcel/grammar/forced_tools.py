@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlxcel.grammar.complexity import check_cost
 from mlxcel.grammar.errors import NotCompiled
 from mlxcel.grammar.schema import engine_schema
 from mlxcel.grammar.vocabulary import Vocabulary
@@ -52,10 +53,12 @@ class Tool:
 def forced_tools(tools: Sequence[Tool], form: WireForm, vocabulary: Vocabulary, *, once: bool) -> str:
     """A grammar in llguidance's Lark dialect: calls of `tools`, at least one of them, or with `once` exactly one.
 
-    Raises NotCompiled when there is no tool, or the grammar would be too large.
+    Raises NotCompiled when there is no tool, or the grammar would be too large or too costly.
     """
     if not tools:
         raise NotCompiled("there is no tool to call")
+
+    check_cost([_arguments(tool) for tool in tools])
 
     def literal(text: str) -> str:
         return _literal(text, vocabulary)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
+from mlxcel.grammar.references import target
+
 _MAX_STEPS = 64
 """References that lead from one to the next."""
 
@@ -44,12 +46,7 @@ def _resolved(member: Any, root: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(member, dict):
             return {}
         node = cast(dict[str, Any], member)
-        reference = node.get("$ref")
-        if reference is None:
+        if node.get("$ref") is None:
             return node
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            return {}
-        member = root
-        for step in reference[2:].split("/"):
-            member = cast(dict[str, Any], member).get(step) if isinstance(member, dict) else None
+        member = target(node["$ref"], root)
     return {}

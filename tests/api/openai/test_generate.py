@@ -17,7 +17,7 @@ from mlxcel.api.openai.generate import read_priority
 from mlxcel.config import EngineConfig, NetworkConfig, ServerConfig
 from mlxcel.engine.generation import Generation
 from mlxcel.engine.request import GenerationRequest, Priority
-from tests.engine.scripted import Row, ScriptedBackend
+from tests.engine.scripted import EOS, VOCABULARY, Row, ScriptedBackend
 
 from ..stub import AsgiCall, Served, frames, listening, run, says, serving, until, with_info
 
@@ -417,6 +417,47 @@ def test_sampling_fields_out_of_range_are_refused_before_any_stream(
                 error = response.json()["error"]
                 assert (error["type"], error["param"]) == ("invalid_request_error", param)
             assert served.snapshot.sequences_started == 0
+
+    run(work())
+
+
+ALL = {str(token): False for token in range(VOCABULARY)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"logit_bias": ALL}, True),
+        ({"logit_bias": [[token, value] for token in range(VOCABULARY) for value in (5, False, -3)]}, True),
+        ({"logit_bias": {**ALL, str(EOS): -100}, "ignore_eos": True}, True),
+        ({"logit_bias": {**ALL, str(EOS): -100}}, False),
+        ({"logit_bias": {**ALL, "97": -100}, "ignore_eos": True}, False),
+        ({"logit_bias": [[97, False]] * VOCABULARY}, False),
+    ],
+)
+def test_a_bias_that_leaves_no_token_is_refused_before_any_stream(
+    path: str, fields: dict[str, Any], refused: bool
+) -> None:
+    async def work() -> None:
+        async with serving(says("ab")) as served:
+            for stream in (False, True):
+                response = await post(served, path, stream=stream, max_tokens=1, **fields)
+                assert response.status_code == (400 if refused else 200)
+                if refused:
+                    error = response.json()["error"]
+                    assert (error["type"], error["param"]) == ("invalid_request_error", "logit_bias")
+            assert served.snapshot.sequences_started == (0 if refused else 2)
+
+    run(work())
+
+
+def test_tokens_that_end_a_text_and_that_the_model_lacks_are_no_part_of_its_vocabulary() -> None:
+    async def work() -> None:
+        backend = says("ab")
+        backend.info.tokenizer.eos_token_ids = frozenset({EOS, VOCABULARY})  # type: ignore[misc]
+        async with serving(backend) as served:
+            bias = {**ALL, "97": 0}
+            assert (await served.complete(logit_bias=bias, ignore_eos=True, max_tokens=1)).status_code == 200
 
     run(work())
 

@@ -85,6 +85,23 @@ def test_a_sampler_that_fails_harms_no_other() -> None:
     assert np.array_equal(logits, before)
 
 
+@pytest.mark.parametrize("alternatives", [None, 2])
+def test_a_sampler_that_cannot_note_its_token_harms_no_other(alternatives: int | None) -> None:
+    def fail(token: int, share: float | None) -> None:
+        raise MemoryError
+
+    logits, operations = np.stack([made(i, 50, 3.0, 0.0) for i in range(3)]), make_rows()
+
+    def three() -> list[Voice]:
+        return [Voice(SamplingParams(seed=i), (), operations, alternatives=alternatives) for i in range(3)]
+
+    healthy, broken = sample(three(), logits, operations), three()
+    broken[1].sampler.end = fail  # type: ignore[method-assign]
+    outcomes = sample(broken, logits, operations)
+    assert isinstance(outcomes[1], MemoryError)
+    assert [outcomes[0], outcomes[2]] == [healthy[0], healthy[2]]
+
+
 def test_a_sampler_that_cannot_be_made_harms_no_other() -> None:
     class Unmade:
         alternatives = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio.to_thread
 import msgspec
@@ -19,14 +19,16 @@ from mlxcel.api.errors import invalid
 from mlxcel.api.openai import next_turn, unserved
 from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
 from mlxcel.api.openai.messages import check_input, check_media, plain_messages
+from mlxcel.api.openai.next_turn import NextTurn
 from mlxcel.api.openai.schema import ChatRequest
 from mlxcel.api.openai.structured import response_rule, tool_rule, wanted_schema
 from mlxcel.api.openai.wire import ChatWire
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.answer import AnswerStream
+from mlxcel.chat.errors import PromptError
 from mlxcel.chat.held import HeldReader
 from mlxcel.chat.kwargs import request_kwargs
-from mlxcel.chat.overheard import OverheardStream
+from mlxcel.chat.overheard import Overheard, OverheardStream
 from mlxcel.chat.prompt import Prompt
 from mlxcel.chat.reasoning import PlainReader, make_reader
 from mlxcel.chat.stream import MessageStream, ReasoningFormat
@@ -34,6 +36,8 @@ from mlxcel.chat.tool_choice import Choice, ToolUse, instruct, read_tools
 from mlxcel.chat.tools import ToolSet, ToolStream
 from mlxcel.config import ChatConfig
 from mlxcel.engine.cache.storage import Reuse
+
+T = TypeVar("T")
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
 
@@ -47,9 +51,8 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     model = await state.model()
     n = choice_count(state, chat)
     budget = thinking_budget(state, chat)
-    # Long conversations take a while to render and tokenise; other streams must not wait for them.
-    who = tenant(request.scope)
-    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, who, chat, tools, limiter=state.prompt_threads)
+    make = partial(model.prompts.chat, history=model.info.reuse is Reuse.WHOLE)
+    prompt, turn = await _rendered(state, model, request, chat, tools, make)
     rule = await response_rule(state, model, schema, prompt.lead) or await tool_rule(
         state, model, tools, prompt.lead, parallel=chat.parallel_tool_calls is not False
     )
@@ -59,10 +62,7 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     config = state.config.chat
     spelling = _spelling(config, model, tools)
     generations = submit(state, model, request, chat, prompt, logprobs, rule=rule, budget=budget, spelling=spelling)
-    ended = None
-    if next_turn.matters(state, model, chat):
-        arguments = partial(_prompt_arguments, state, model, who, chat, tools)
-        ended = next_turn.NextTurn(state, model, chat, generations[0].request, arguments).answered
+    ended = None if turn is None else partial(turn.answered, generations[0].request)
     streams = [_answer_stream(config, model, prompt, tools, ended, held=rule is not None) for _ in range(n)]
     wire = ChatWire(model.info.name, logprobs is not None, streams, alias=config.reasoning_alias == "reasoning")
     return await answer(state, request, chat, generations, wire, counted=True)
@@ -73,8 +73,7 @@ async def apply_template(state: AppState, request: Request) -> ASGIApp:
     chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     tools = _check(chat)
     model = await state.model()
-    who = tenant(request.scope)
-    text = await anyio.to_thread.run_sync(_render, state, model, who, chat, tools, limiter=state.prompt_threads)
+    text, _ = await _rendered(state, model, request, chat, tools, model.prompts.render)
     return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")
 
 
@@ -83,8 +82,7 @@ async def input_tokens(state: AppState, request: Request) -> ASGIApp:
     chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
     tools = _check(chat)
     model = await state.model()
-    who = tenant(request.scope)
-    prompt = await anyio.to_thread.run_sync(_build_prompt, state, model, who, chat, tools, limiter=state.prompt_threads)
+    prompt, _ = await _rendered(state, model, request, chat, tools, model.prompts.chat)
     return Response(msgspec.json.encode({"input_tokens": len(prompt.tokens)}), media_type="application/json")
 
 
@@ -101,30 +99,40 @@ def _check(chat: ChatRequest) -> ToolUse:
     return tools
 
 
-def _prompt_arguments(
-    state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse
-) -> dict[str, Any]:
-    """How the template is rendered. Raises ApiError, PromptError."""
-    messages = plain_messages(chat.messages)
-    if next_turn.matters(state, model, chat):
-        messages = state.echo.recall(who, messages)
-    return {
-        "messages": instruct(messages, tools.instruction),
+async def _rendered(
+    state: AppState, model: ServedModel, request: Request, chat: ChatRequest, tools: ToolUse, make: Callable[..., T]
+) -> tuple[T, NextTurn | None]:
+    """What `make`, a method of the prompt builder, makes of a conversation; and what its answer is to be told to, if
+    that matters. Raises ApiError, PromptError."""
+    # Long conversations take a while to render and tokenise; other streams must not wait for them.
+    who = tenant(request.scope)
+    return await anyio.to_thread.run_sync(_render, state, model, who, chat, tools, make, limiter=state.prompt_threads)
+
+
+def _render(
+    state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse, make: Callable[..., T]
+) -> tuple[T, NextTurn | None]:
+    arguments: dict[str, Any] = {
         "kwargs": request_kwargs(
             chat.chat_template_kwargs, chat.extra_body, chat.preserve_thinking, chat.reasoning_effort
         ),
         "tools": list(tools.shown),
         "prefill": state.config.chat.prefill_assistant,
     }
-
-
-def _build_prompt(state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse) -> Prompt:
-    history = model.info.reuse is Reuse.WHOLE
-    return model.prompts.chat(**_prompt_arguments(state, model, who, chat, tools), history=history)
-
-
-def _render(state: AppState, model: ServedModel, who: str, chat: ChatRequest, tools: ToolUse) -> str:
-    return model.prompts.render(**_prompt_arguments(state, model, who, chat, tools))
+    messages = plain_messages(chat.messages)
+    if not next_turn.matters(state, model, chat):
+        return make(messages=instruct(messages, tools.instruction), **arguments), None
+    recalled, said = state.echo.recall(who, messages)
+    try:
+        arguments["messages"] = instruct(recalled, tools.instruction)
+        made = make(**arguments)
+    except PromptError:
+        if recalled == messages:
+            raise
+        # The template may want no reasoning there.
+        arguments["messages"] = instruct(messages, tools.instruction)
+        made = make(**arguments)
+    return made, NextTurn(state, model, chat, arguments, said)
 
 
 def _spelling(config: ChatConfig, model: ServedModel, tools: ToolUse) -> Mapping[int, str]:
@@ -139,20 +147,21 @@ def _answer_stream(
     model: ServedModel,
     prompt: Prompt,
     tools: ToolUse,
-    ended: Callable[[str, str], None] | None,
+    ended: Callable[[Overheard], None] | None,
     *,
     held: bool,
 ) -> AnswerStream:
-    """ended: takes content and reasoning of the complete answer. held: the answer is held to a rule."""
+    """ended: takes the complete answer. held: the answer is held to a rule."""
     if config.skip_parsing:
         return AnswerStream(MessageStream(PlainReader(), ReasoningFormat.CONTENT))
     reader = make_reader(model.prompts.dialect, inside=prompt.thinking, calls=bool(tools.shown))
     if held:
         reader = HeldReader(reader, prompt.lead)
-    style = ReasoningFormat(config.reasoning_format)
-    message = MessageStream(reader, style) if ended is None else OverheardStream(reader, style, ended)
-    if not tools.shown:
-        return AnswerStream(message)
-    only = tools.names[0] if tools.choice is Choice.NAMED else None
-    calls = ToolStream(ToolSet.of_request(tools.shown, only), model.prompts.tool_dialect)
-    return AnswerStream(message, calls, forced=tools.forced)
+    message = MessageStream(reader, ReasoningFormat(config.reasoning_format))
+    calls = None
+    if tools.shown:
+        only = tools.names[0] if tools.choice is Choice.NAMED else None
+        calls = ToolStream(ToolSet.of_request(tools.shown, only), model.prompts.tool_dialect)
+    if ended is None:
+        return AnswerStream(message, calls, forced=tools.forced)
+    return OverheardStream(message, calls, forced=tools.forced, ended=ended)

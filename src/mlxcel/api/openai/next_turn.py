@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import anyio.to_thread
 
 from mlxcel.api.openai.caching import wants_cache
-from mlxcel.api.openai.messages import plain_messages
 from mlxcel.api.openai.schema import ChatRequest
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.errors import PromptError
+from mlxcel.chat.overheard import Overheard
 from mlxcel.engine.cache.storage import Reuse
 from mlxcel.engine.request import GenerationRequest
 
@@ -28,41 +28,37 @@ def matters(state: AppState, model: ServedModel, chat: ChatRequest) -> bool:
 class NextTurn:
     """Prepares for the turn after one answer.
 
-    request: the one that was answered. arguments: how its prompt was rendered; called on another thread.
+    chat: the request that is answered. arguments: how its prompt was rendered. said: what `ReasoningEcho.recall` gave
+    for its messages.
     """
 
     def __init__(
-        self,
-        state: AppState,
-        model: ServedModel,
-        chat: ChatRequest,
-        request: GenerationRequest,
-        arguments: Callable[[], dict[str, Any]],
+        self, state: AppState, model: ServedModel, chat: ChatRequest, arguments: Mapping[str, Any], said: bytes
     ) -> None:
         self._state = state
         self._model = model
         self._chat = chat
-        self._request = request
         self._arguments = arguments
+        self._said = said
 
-    def answered(self, content: str, reasoning: str) -> None:
-        """The answer has ended."""
-        answer = {"role": "assistant", "content": content}
-        self._state.echo.remember(self._request.tenant, plain_messages(self._chat.messages), answer, reasoning)
-        # An answer that was begun by the client, or that holds calls, will come back as another message.
-        whole = self._chat.messages[-1].role != "assistant" and not self._chat.tools
+    def answered(self, request: GenerationRequest, answer: Overheard) -> None:
+        """`answer` has ended; `request` is what it was generated for."""
+        self._state.echo.remember(self._said, answer.message, answer.reasoning)
+        # An answer that was begun by the client will come back as another message.
+        whole = self._chat.messages[-1].role != "assistant"
         if whole and (self._chat.n or 1) == 1 and self._state.config.cache.warm_up:
-            self._state.spawn(self._read_ahead({**answer, "reasoning_content": reasoning or None}))
+            self._state.spawn(self._read_ahead(request, answer))
 
-    async def _read_ahead(self, answer: Mapping[str, Any]) -> None:
+    async def _read_ahead(self, request: GenerationRequest, answer: Overheard) -> None:
+        message = {**answer.message, "reasoning_content": answer.reasoning or None}
         with contextlib.suppress(PromptError):
-            tokens = await anyio.to_thread.run_sync(self._beginning, answer, limiter=self._state.prompt_threads)
+            tokens = await anyio.to_thread.run_sync(self._beginning, message, limiter=self._state.prompt_threads)
             if tokens:
                 prompt = (*tokens, tokens[-1])  # the last one is not read
-                self._state.engine.warm_up(dataclasses.replace(self._request, prompt=prompt, history=len(tokens)))
+                self._state.engine.warm_up(dataclasses.replace(request, prompt=prompt, history=len(tokens)))
 
     def _beginning(self, answer: Mapping[str, Any]) -> tuple[int, ...]:
-        arguments = self._arguments()
+        arguments = self._arguments
         return self._model.prompts.next_beginning(
             arguments["messages"], answer, kwargs=arguments["kwargs"], tools=arguments["tools"]
         )

@@ -142,16 +142,17 @@ def sample(sequences: Sequence[Sampled], logits: Floats, rows: Rows) -> list[Cho
         edits.undo()
     outcomes: list[Chosen | Exception] = []
     wanted: list[tuple[int, int, int]] = []
-    for index, (token, share) in enumerate(choices):
+    for index, (drawn, share) in enumerate(choices):
+        sequence = sequences[index]
         if index in failures:
-            outcomes.append(failures[index])
-        elif token == NO_TOKEN:
-            outcomes.append(_no_token(masked=masks[index] is not None))
+            outcome = failures[index]
+        elif drawn == NO_TOKEN:
+            outcome = _no_token(masked=masks[index] is not None)
         else:
-            token = _take(sequences[index], token, share)
-            outcomes.append(Chosen(token))
-            if (count := sequences[index].alternatives) is not None:
-                wanted.append((index, token, count))
+            outcome = _take(sequence, drawn, share)
+        outcomes.append(outcome)
+        if isinstance(outcome, Chosen) and (count := sequence.alternatives) is not None:
+            wanted.append((index, outcome.token, count))
     if wanted:
         for (index, token, _), found in zip(wanted, rows.logprobs(logits, wanted), strict=True):
             outcomes[index] = Chosen(token, found)
@@ -164,11 +165,14 @@ def _no_token(masked: bool) -> Exception:
     return SamplingError("the model returned logits that are not finite numbers")
 
 
-def _take(sequence: Sampled, drawn: int, share: float) -> int:
-    """The token a sequence goes on with: the one that was drawn, unless another one is forced."""
-    forced = sequence.forced
-    if forced is None:
-        sequence.sampler.end(drawn, share)
-        return drawn
-    sequence.sampler.end(forced, None)
-    return forced
+def _take(sequence: Sampled, drawn: int, share: float) -> Chosen | Exception:
+    """What a sequence goes on with: the token that was drawn, unless another one is forced; or why it cannot."""
+    try:
+        forced = sequence.forced
+        if forced is None:
+            sequence.sampler.end(drawn, share)
+            return Chosen(drawn)
+        sequence.sampler.end(forced, None)
+        return Chosen(forced)
+    except Exception as error:
+        return error
