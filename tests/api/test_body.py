@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+
+from mlxcel.api import body
+from mlxcel.api.body import MAX_CONTAINERS
 
 from .stub import AsgiCall, network, run, serving
 
@@ -98,5 +102,47 @@ def test_a_client_that_leaves_while_sending_gets_no_answer() -> None:
             call.leave()
             await call.task
             assert call.sent == []
+
+    run(work())
+
+
+def test_a_body_of_very_many_lists_is_refused_and_one_that_only_shows_them_is_not() -> None:
+    half = MAX_CONTAINERS // 2
+    many = {**CHAT, "extra_body": {"a": [[]] * half, "b": [{}] * half}}
+    response = post(json.dumps(many).encode(), limit=1 << 20)
+    assert response.status_code == 400
+    assert "lists and objects" in response.json()["error"]["message"]
+    shown = {**CHAT, "user": '[[{"\\' * half}
+    assert post(json.dumps(shown).encode(), limit=1 << 20).status_code == 200
+
+
+def test_large_bodies_that_are_not_all_there_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "MAX_ARRIVING", 250_000)
+
+    async def slow(arrived: asyncio.Event, go_on: asyncio.Event) -> AsyncIterator[bytes]:
+        yield b'{"messages": [{"role": "user", "content": "' + b"x" * 100_000
+        arrived.set()
+        await go_on.wait()
+        yield b'"}]}'
+
+    async def work() -> None:
+        async with serving(config=network(max_body_bytes=1 << 20)) as served:
+            go_on = asyncio.Event()
+
+            async def post_slowly() -> asyncio.Task[httpx.Response]:
+                arrived = asyncio.Event()
+                posting = asyncio.create_task(
+                    served.http.post("/v1/chat/completions/input_tokens", content=slow(arrived, go_on))
+                )
+                await asyncio.wait({posting, asyncio.create_task(arrived.wait())}, return_when="FIRST_COMPLETED")
+                return posting
+
+            first, second = await post_slowly(), await post_slowly()
+            third = await post_slowly()
+            assert (await third).status_code == 503
+            assert (await served.http.post("/v1/chat/completions", json=CHAT)).status_code == 200
+            go_on.set()
+            assert [(await posting).status_code for posting in (first, second)] == [200, 200]
+            assert (await (await post_slowly())).status_code == 200
 
     run(work())

@@ -63,6 +63,25 @@ def test_a_request_that_is_never_finished(sent: bytes, lines: Lines) -> None:
     served(ScriptedBackend, user, LIMIT)
 
 
+@pytest.mark.parametrize(("size", "status"), [(1, b"400"), (31, b"400"), (33, b"200")])
+def test_a_body_in_crumbs(size: int, status: bytes, lines: Lines) -> None:
+    """Refused after a thousand of them; pieces of a few tokens are none."""
+    body = BODY + b" " * (size * 2000)
+    pieces = (body[begin : begin + size] for begin in range(0, len(body), size))
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    def user(server: Running) -> None:
+        lines.wait("ready")
+        with connection(server) as made:
+            made.sendall(head + b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n")
+            assert answer(made).split()[1] == status
+        with connection(server) as made:
+            made.sendall(HEAD + BODY)
+            assert answer(made).startswith(b"HTTP/1.1 200")
+
+    served(ScriptedBackend, user)
+
+
 def test_a_request_that_trickles(lines: Lines) -> None:
     """Bytes that keep coming do not put the end off."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -9,44 +10,80 @@ import msgspec
 from starlette.requests import Request
 
 from mlxcel.api.connection import ClientGone
-from mlxcel.api.errors import INVALID_REQUEST, ApiError, invalid
+from mlxcel.api.errors import INVALID_REQUEST, SERVER_BUSY, ApiError, invalid
 
 T = TypeVar("T")
 
 
-async def read_json(request: Request, decoder: msgspec.json.Decoder[T], limit: int) -> T:
-    """The request's body as `decoder` types it. Content-Type is not looked at; of repeated keys the last counts.
+MAX_CONTAINERS = 50_000
+"""Lists and objects in a body. Python's collector looks at each again and again while more are made: 800,000 of them,
+in 2 MiB, stopped everything for seconds, and took 60 MiB."""
 
-    limit: largest body in bytes.
-    Raises ApiError 413 or 400, msgspec.DecodeError, ClientGone.
-    """
-    body = await _read(request, limit)
-    try:
-        body.decode()  # the decoder skips unknown fields unseen
-        return decoder.decode(body)
-    except UnicodeDecodeError as error:
-        raise invalid("The request body is not valid UTF-8.") from error
-    except RecursionError as error:
-        raise invalid("The request body is nested too deeply.") from error
+MAX_ARRIVING = 64 << 20
+"""Bytes of large bodies that have arrived in part."""
+
+_LARGE = 64 << 10
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
-async def _read(request: Request, limit: int) -> bytes:
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise _too_large(limit)
-    body = bytearray()
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        body += message.get("body", b"")
-        if len(body) > limit:
-            raise _too_large(limit)
-        if not message.get("more_body", False):
-            break
-    if not body:
-        raise invalid("The request body is empty; a JSON object is expected.")
-    return bytes(body)
+class BodyReader:
+    """Reads JSON bodies of up to `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._arriving = 0
+
+    async def read_json(self, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+        """The request's body as `decoder` types it. Content-Type is not looked at; of repeated keys the last counts.
+
+        Raises ApiError 413, 400 or 503 (too many large bodies are arriving), msgspec.DecodeError, ClientGone.
+        """
+        body = await self._read(request)
+        try:
+            body.decode()  # the decoder skips unknown fields unseen
+            if _containers(body) > MAX_CONTAINERS:
+                raise invalid(f"The request body holds more than {MAX_CONTAINERS} lists and objects.")
+            return decoder.decode(body)
+        except UnicodeDecodeError as error:
+            raise invalid("The request body is not valid UTF-8.") from error
+        except RecursionError as error:
+            raise invalid("The request body is nested too deeply.") from error
+
+    async def _read(self, request: Request) -> bytes:
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > self._limit:
+            raise _too_large(self._limit)
+        body = bytearray()
+        counted = 0
+        try:
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                body += message.get("body", b"")
+                if len(body) > self._limit:
+                    raise _too_large(self._limit)
+                if not message.get("more_body", False):
+                    break
+                if len(body) > _LARGE:
+                    self._arriving += len(body) - counted
+                    counted = len(body)
+                    if self._arriving > MAX_ARRIVING:
+                        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, SERVER_BUSY, "Too many large requests at once.")
+        finally:
+            self._arriving -= counted
+        if not body:
+            raise invalid("The request body is empty; a JSON object is expected.")
+        return bytes(body)
+
+
+def _containers(body: bytes) -> int:
+    """Lists and objects in JSON text; as many as there could be, if those are few enough."""
+    most = body.count(b"[") + body.count(b"{")
+    if most <= MAX_CONTAINERS:
+        return most
+    bare = _TEXT.sub(b"", body)
+    return bare.count(b"[") + bare.count(b"{")
 
 
 def _too_large(limit: int) -> ApiError:

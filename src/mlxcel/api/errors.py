@@ -170,6 +170,7 @@ def _undecodable(error: msgspec.DecodeError) -> ApiError:
         return invalid(f"The request body is not valid JSON: {error}")
     matched = _DECODE_ERROR.fullmatch(str(error))
     what, path = (matched["what"], matched["path"] or "") if matched else (str(error), "")
+    path = path[:_MAX_DETAIL]  # a value can look like one
     missing = _MISSING_FIELD.match(what)
     if missing:
         param = f"{path}.{missing['name']}" if path else missing["name"]

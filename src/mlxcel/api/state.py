@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 
+from mlxcel.api.body import BodyReader
 from mlxcel.api.openai.sampling import resolve_defaults
 from mlxcel.api.totals import RequestTotals
 from mlxcel.chat.echo import ReasoningEcho
@@ -71,6 +72,7 @@ class AppState:
         """Unix time of the start, reported as the model's creation too."""
         self.totals = RequestTotals()
         self.echo = ReasoningEcho(config.chat.reasoning_echo)
+        self.bodies = BodyReader(config.network.max_body_bytes)
         self.prompt_threads = anyio.CapacityLimiter(PROMPT_THREADS)
         """Threads that render and tokenise prompts."""
         self.grammar_threads = anyio.CapacityLimiter(GRAMMAR_THREADS)

@@ -15,17 +15,35 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _MAX_HEADERS = 16 * 1024
 """Bytes of a request's line and headers; h11's own default."""
+_FREE_PIECES = 1000
+_LEAST_PIECE = 32
+"""Bytes that the pieces of a body have on average, where there are more than those: each takes as long as a token, and
+in a single read there may be ten thousand of one byte."""
 _LAST_ASKING = 1.0
 """Seconds for a client to finish asking, once the server is told to stop."""
 
 
 class _Connection(h11.Connection):
-    """Puts the pieces of a chunked body into their frames by itself.
+    """Puts the pieces of a chunked body into their frames by itself, and refuses bodies in very many small pieces.
 
     h11 takes each piece through its state machine, which costs as much as everything else that HTTP does for a token.
     """
 
     _chunked = False
+    _pieces = 0
+    _received = 0
+
+    def next_event(self) -> Any:
+        """What has arrived. Raises RemoteProtocolError for what is no HTTP, and for crumbs of a body."""
+        event: Any = super().next_event()
+        if type(event) is h11.Request:
+            self._pieces = self._received = 0
+        elif type(event) is h11.Data:
+            self._pieces += 1
+            self._received += len(event.data)
+            if self._pieces > _FREE_PIECES and self._received < self._pieces * _LEAST_PIECE:
+                raise h11.RemoteProtocolError("a body in crumbs")
+        return event
 
     def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]  # h11's stub leaves out the result
         """The bytes of an event."""

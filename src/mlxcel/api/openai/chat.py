@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-import anyio.to_thread
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from mlxcel.api.auth import tenant
-from mlxcel.api.body import read_json
 from mlxcel.api.errors import invalid
 from mlxcel.api.openai import next_turn, unserved
 from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
@@ -23,6 +21,7 @@ from mlxcel.api.openai.next_turn import NextTurn
 from mlxcel.api.openai.schema import ChatRequest
 from mlxcel.api.openai.structured import response_rule, tool_rule, wanted_schema
 from mlxcel.api.openai.wire import ChatWire
+from mlxcel.api.prompt_thread import on_prompt_thread
 from mlxcel.api.state import AppState, ServedModel
 from mlxcel.chat.answer import AnswerStream
 from mlxcel.chat.errors import PromptError
@@ -44,7 +43,7 @@ _DECODER = msgspec.json.Decoder(ChatRequest)
 
 async def chat_completions(state: AppState, request: Request) -> ASGIApp:
     """Answer one chat request. All refusals come before the first byte of a stream."""
-    chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
+    chat = await state.bodies.read_json(request, _DECODER)
     tools = _check(chat)
     unserved.check_fields(chat)
     schema = wanted_schema(chat.response_format, allow_json_object=state.config.grammar.allow_json_object)
@@ -70,7 +69,7 @@ async def chat_completions(state: AppState, request: Request) -> ASGIApp:
 
 async def apply_template(state: AppState, request: Request) -> ASGIApp:
     """The text of the prompt that a chat request would have. Nothing is generated."""
-    chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
+    chat = await state.bodies.read_json(request, _DECODER)
     tools = _check(chat)
     model = await state.model()
     text, _ = await _rendered(state, model, request, chat, tools, model.prompts.render)
@@ -79,7 +78,7 @@ async def apply_template(state: AppState, request: Request) -> ASGIApp:
 
 async def input_tokens(state: AppState, request: Request) -> ASGIApp:
     """How many tokens the prompt of a chat request would have. Nothing is generated."""
-    chat = await read_json(request, _DECODER, state.config.network.max_body_bytes)
+    chat = await state.bodies.read_json(request, _DECODER)
     tools = _check(chat)
     model = await state.model()
     prompt, _ = await _rendered(state, model, request, chat, tools, model.prompts.chat)
@@ -104,9 +103,8 @@ async def _rendered(
 ) -> tuple[T, NextTurn | None]:
     """What `make`, a method of the prompt builder, makes of a conversation; and what its answer is to be told to, if
     that matters. Raises ApiError, PromptError."""
-    # Long conversations take a while to render and tokenise; other streams must not wait for them.
     who = tenant(request.scope)
-    return await anyio.to_thread.run_sync(_render, state, model, who, chat, tools, make, limiter=state.prompt_threads)
+    return await on_prompt_thread(state, request, partial(_render, state, model, who, chat, tools, make))
 
 
 def _render(

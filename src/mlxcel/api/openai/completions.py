@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import anyio.to_thread
+from functools import partial
+
 import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from mlxcel.api.body import read_json
 from mlxcel.api.errors import invalid
 from mlxcel.api.openai import unserved
 from mlxcel.api.openai.generate import answer, choice_count, submit, thinking_budget
 from mlxcel.api.openai.schema import CompletionRequest
 from mlxcel.api.openai.structured import response_rule, wanted_schema
 from mlxcel.api.openai.wire import TextWire
+from mlxcel.api.prompt_thread import on_prompt_thread
 from mlxcel.api.state import AppState
 from mlxcel.chat.prompt import Prompt
 from mlxcel.engine.backend import ModelInfo
@@ -23,7 +24,7 @@ _DECODER = msgspec.json.Decoder(CompletionRequest)
 
 async def completions(state: AppState, request: Request) -> ASGIApp:
     """Answer one text completion. All refusals come before the first byte of a stream."""
-    body = await read_json(request, _DECODER, state.config.network.max_body_bytes)
+    body = await state.bodies.read_json(request, _DECODER)
     prompt = _check(body)
     schema = wanted_schema(body.response_format, allow_json_object=state.config.grammar.allow_json_object)
     model = await state.model()
@@ -31,7 +32,7 @@ async def completions(state: AppState, request: Request) -> ASGIApp:
     if body.best_of not in (None, 1, n):
         raise invalid("best_of must equal n: answers are not ranked", "best_of")
     budget = thinking_budget(state, body)
-    ids = await anyio.to_thread.run_sync(_tokenise, model.info, prompt, limiter=state.prompt_threads)
+    ids = await on_prompt_thread(state, request, partial(_tokenise, model.info, prompt))
     rule = await response_rule(state, model, schema)
     generations = submit(state, model, request, body, Prompt(ids), body.logprobs, rule=rule, budget=budget)
     wire = TextWire(model.info.name, body.logprobs, n)
