@@ -23,13 +23,18 @@ from mlxcel.models.tokenizer_parts import SPACE_MARK, parts_of
 PIECE = 1 << 14
 """Characters that a piece has at least."""
 
-LONGEST = 1 << 18
+LONGEST = 1 << 16
 _TRIES = 100
 
 _ENDS = {
     "A-Za-z": ("a", "Az"),
     "\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f": ("\u00e9",),
+    "\u0391-\u03a1\u03a3-\u03c9": ("\u03b8",),
     "\u0400-\u0481": ("\u0436",),
+    "\u05d0-\u05ea": ("\u05d0",),
+    "\u0621-\u063a\u0641-\u064a": ("\u0639",),
+    "\u0904-\u0939": ("\u0905",),
+    "\u0e01-\u0e30": ("\u0e01",),
     "\u3041-\u3096\u30a1-\u30fa": ("\u306e", "\u30ab"),
     "\u4e00-\u9fff": ("\u6f22\u5b57",),
     "\uac00-\ud7a3": ("\ud55c",),
