@@ -13,9 +13,9 @@ from starlette.requests import Request
 from mlxcel.api.connection import ClientGone
 from mlxcel.api.prompt_thread import on_prompt_thread
 from mlxcel.api.state import PROMPT_THREADS, AppState
-from mlxcel.config import ServerConfig
+from mlxcel.config import EngineConfig, ServerConfig
 from mlxcel.engine.engine import Engine
-from mlxcel.engine.errors import Closing
+from mlxcel.engine.errors import Busy, Closing
 from tests.engine.scripted import ScriptedBackend
 
 from .stub import run, until
@@ -87,5 +87,25 @@ def test_what_goes_wrong_is_told() -> None:
         with pytest.raises(KeyError):
             await on_prompt_thread(state, Asked().request, lambda: {}["missing"])
         assert state.prompt_threads.available_tokens == PROMPT_THREADS
+
+    run(work())
+
+
+def test_no_more_prompts_wait_than_the_engine_has_room_for() -> None:
+    async def work() -> None:
+        config = ServerConfig(engine=EngineConfig(parallel=2, max_queue_depth=1))
+        state = AppState(Engine(config.engine, ScriptedBackend), config)
+        gate = threading.Event()
+
+        def ask() -> asyncio.Task[bool]:
+            return asyncio.create_task(on_prompt_thread(state, Asked().request, gate.wait))
+
+        asking = [ask() for _ in range(PROMPT_THREADS + 3)]
+        await until(lambda: state.prompt_threads.statistics().tasks_waiting == 3)
+        with pytest.raises(Busy):
+            await ask()
+        gate.set()
+        assert await asyncio.gather(*asking) == [True] * (PROMPT_THREADS + 3)
+        assert await ask()
 
     run(work())

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from mlxcel.api.connection import ClientGone
 from mlxcel.api.state import AppState
+from mlxcel.engine.errors import Busy
 
 T = TypeVar("T")
 
@@ -19,8 +20,12 @@ async def on_prompt_thread(state: AppState, request: Request, work: Callable[[],
     server does not answer any more.
 
     Long conversations take a while to render and tokenise, and other streams must not wait for them. Enter it after
-    the request body was read. Raises ClientGone, Closing, Dead, Stuck, and what `work` raises.
+    the request body was read. Raises Busy (as many prompts wait as the engine has room for), ClientGone, Closing, Dead,
+    Stuck, and what `work` raises.
     """
+    room = state.engine.slots + state.config.engine.max_queue_depth
+    if state.prompt_threads.statistics().tasks_waiting >= room:
+        raise Busy
     async with state.prompt_threads:
         if (outage := state.engine.outage) is not None:
             raise outage
