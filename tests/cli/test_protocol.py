@@ -82,6 +82,20 @@ def test_a_body_in_crumbs(size: int, status: bytes, lines: Lines) -> None:
     served(ScriptedBackend, user)
 
 
+def test_crumbs_behind_an_answer_only_end_the_connection(lines: Lines, caplog: pytest.LogCaptureFixture) -> None:
+    def user(server: Running) -> None:
+        lines.wait("ready")
+        with connection(server) as made:
+            made.sendall(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n \r\n")
+            assert answer(made).startswith(b"HTTP/1.1 404")
+            with contextlib.suppress(ConnectionError):
+                made.sendall(b"1\r\n \r\n" * 2000)
+                assert made.recv(65536) == b""
+
+    served(ScriptedBackend, user)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_a_request_that_trickles(lines: Lines) -> None:
     """Bytes that keep coming do not put the end off."""
 

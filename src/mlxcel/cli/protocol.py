@@ -112,11 +112,12 @@ class EnvelopeProtocol(H11Protocol):
         self._reading = _cancelled(self._reading)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse and close. Before a request was read, and never in the middle of an answer."""
+        """Refuse and close; only close where the answer has begun."""
         body = msgspec.json.encode({"error": {"message": msg, "type": "invalid_request_error", "code": None}})
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else its answer has begun before its body ended
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
     def _await_request(self) -> None:
